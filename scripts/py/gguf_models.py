@@ -103,13 +103,20 @@ def decode(m, w, tokens):
     positions = np.arange(len(tokens), dtype=np.float64)
     distance = positions[:, None] - positions[None, :]
     x = w["token_embd"][tokens] * m.get("embedding_scale", 1.0)
-    pre_norm = lambda y, weight: y if weight is None else rms(y, weight, m["epsilon"])
+
+    def pre_norm(y, name):
+        if name not in w:
+            return y
+        if m.get("layer_norms"):
+            y = y - y.mean(-1, keepdims=True)
+        return rms(y, w[name], m["epsilon"]) + w.get(name + ".bias", 0.0)
+
     residual = m.get("residual_scale", 1.0)
     cap = lambda y, c: y if c is None else c * np.tanh(y / c)
     for i in range(m["layers"]):
         get = lambda name: w[f"blk.{i}.{name}"]
         layer = m["layer"](i)
-        h = pre_norm(x, w.get(f"blk.{i}.attn_norm"))
+        h = pre_norm(x, f"blk.{i}.attn_norm")
         q, k, v = (h @ get(f"attn_{n}").T + w.get(f"blk.{i}.attn_{n}.bias", 0.0) for n in "qkv")
         if m.get("head_norms") == "all":
             q, k = rms(q, get("attn_q_norm"), m["epsilon"]), rms(k, get("attn_k_norm"), m["epsilon"])
@@ -127,12 +134,14 @@ def decode(m, w, tokens):
             scores = np.where(hidden, -np.inf, scores)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             out[:, head] = weights / weights.sum(-1, keepdims=True) @ v[:, group]
-        mixed = out.reshape(len(tokens), -1) @ get("attn_output").T
+        mixed = out.reshape(len(tokens), -1) @ get("attn_output").T + w.get(f"blk.{i}.attn_output.bias", 0.0)
         x = x + residual * (rms(mixed, get("post_attention_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
-        h = pre_norm(x, w.get(f"blk.{i}.ffn_norm"))
-        mixed = (activation(m["activation"], h @ get("ffn_gate").T) * (h @ get("ffn_up").T)) @ get("ffn_down").T
+        h = pre_norm(x, f"blk.{i}.ffn_norm")
+        up = h @ get("ffn_up").T + w.get(f"blk.{i}.ffn_up.bias", 0.0)
+        inner = activation(m["activation"], h @ get("ffn_gate").T) * up if m.get("gated", True) else activation(m["activation"], up)
+        mixed = inner @ get("ffn_down").T + w.get(f"blk.{i}.ffn_down.bias", 0.0)
         x = x + residual * (rms(mixed, get("post_ffw_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
-    logits = rms(x, w["output_norm"], m["epsilon"]) @ w.get("output", w["token_embd"]).T / m.get("logit_scale", 1.0)
+    logits = pre_norm(x, "output_norm") @ w.get("output", w["token_embd"]).T / m.get("logit_scale", 1.0)
     return cap(logits, m.get("logit_cap"))
 
 
@@ -177,7 +186,10 @@ class Model:
         w.add_head_count(m["heads"])
         if m["kv_heads"] != m["heads"]:
             w.add_head_count_kv(m["kv_heads"])
-        w.add_layer_norm_rms_eps(m["epsilon"])
+        if m.get("layer_norms"):
+            w.add_layer_norm_eps(m["epsilon"])
+        else:
+            w.add_layer_norm_rms_eps(m["epsilon"])
         w.add_rope_freq_base(m["base"])
         if m["length"] * m["heads"] != m["width"]:
             w.add_key_length(m["length"])
@@ -224,7 +236,8 @@ class Model:
                 self.writer.add_tensor(name("attn_qkv.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("attn_output"), width, m["heads"] * length)
             together = [] if fused else None
-            self.matrix(name("ffn_gate"), m["ff"], width, None, together)
+            if m.get("gated", True):
+                self.matrix(name("ffn_gate"), m["ff"], width, None, together)
             self.matrix(name("ffn_up"), m["ff"], width, None, together)
             if fused:
                 self.writer.add_tensor(name("ffn_up.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
@@ -366,6 +379,16 @@ def write_models(folder, cases):
     model.writer.add_logit_scale(8.0)
     model.fill(len(tokens), tied=True)
     done["granite"] = model.finish()
+
+    m = sizes(layer_norms=True, gated=False, activation="gelu", base=1e5)
+    model = Model(folder / "starcoder2.gguf", "starcoder2", bpe("starcoder"), f16, m, 15)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(tokens), tied=True, biases=True)
+    model.vector("output_norm", 32, -0.5, 0.5, ".bias")
+    for i in range(m["layers"]):
+        for part, length in (("attn_norm", 32), ("ffn_norm", 32), ("attn_output", 32), ("ffn_up", 64), ("ffn_down", 32)):
+            model.vector(f"blk.{i}.{part}", length, -0.5, 0.5, ".bias")
+    done["starcoder2"] = model.finish()
 
     m = sizes(pre_norms=False, post_norms=True, head_norms="all", base=5e5, epsilon=1e-6)
     model = Model(folder / "olmo2.gguf", "olmo2", bpe("dbrx"), f16, m, 14)

@@ -1,10 +1,11 @@
 //! `graphc-llm serve MODEL.gguf`: the model over HTTP.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{ModelArgs, print};
 use crate::error::{Error, Result};
-use crate::server::{ServeOptions, Served, serve};
+use crate::server::{ServeOptions, Served, listen, serve};
 use crate::template::Template;
 
 /// Serve a model over HTTP, as OpenAI's API has it.
@@ -18,9 +19,12 @@ pub struct Args {
     /// The port to listen at; 0 takes a free one.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Requests must have this key: Authorization: Bearer KEY.
-    #[arg(long, value_name = "KEY", env = "GRAPHC_LLM_API_KEY", hide_env_values = true)]
+    /// Requests must have this key: Authorization: Bearer KEY. Other users of this machine may see it here.
+    #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
+    /// A file whose first line is the key.
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    api_key_file: Option<PathBuf>,
     /// What requests call the model; by default its own name, or the file's.
     #[arg(long)]
     name: Option<String>,
@@ -46,16 +50,37 @@ const BATCH: usize = 128;
 /// Sequences at once at most.
 const PARALLEL: usize = 1024;
 
+impl Args {
+    /// The key, if one is asked for.
+    fn key(&self) -> Result<Option<String>> {
+        let key = match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => key.clone(),
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
+                    doing: "read",
+                    path: path.clone(),
+                    source,
+                })?;
+                text.lines().next().unwrap_or_default().trim().to_owned()
+            }
+            (None, None) => return Ok(None),
+        };
+        if key.trim().is_empty() {
+            let message = "the key of --api-key or --api-key-file is empty; give one, or leave both out";
+            return Err(Error::Usage(message.to_owned()));
+        }
+        Ok(Some(key))
+    }
+}
+
 pub fn run(args: &Args) -> Result<()> {
     if !(1..=PARALLEL).contains(&args.parallel) {
         let message = format!("--parallel {}: a number from 1 to {PARALLEL} is wanted", args.parallel);
         return Err(Error::Usage(message));
     }
-    if args.api_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
-        return Err(Error::Usage(
-            "--api-key is empty; give a key, or leave it out".to_owned(),
-        ));
-    }
+    let key = args.key()?;
+    // A port that is taken is not worth loading for.
+    let listener = listen(&args.host, args.port)?;
     let ready = args.model.load(BATCH)?;
     let named = ready.file.metadata.get("general.name").and_then(|name| name.as_str());
     let stem = args
@@ -72,9 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
         false => None,
     };
     let options = ServeOptions {
-        host: args.host.clone(),
-        port: args.port,
-        key: args.api_key.clone(),
+        key,
         slots: args.parallel,
         queue: args.queue,
         body: args.max_body,
@@ -88,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
         template,
         name: name.clone(),
     };
-    serve(model, &options, |address| {
+    serve(model, listener, &options, |address| {
         if !address.ip().is_loopback() && options.key.is_none() {
             eprintln!("warning: {address} can be reached from the network, and no --api-key is asked for");
         }

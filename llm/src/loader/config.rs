@@ -206,7 +206,10 @@ impl Config {
             rotated,
             context: keys.size("context_length")?,
             vocabulary,
-            epsilon: keys.number("attention.layer_norm_rms_epsilon")?,
+            epsilon: match keys.has("attention.layer_norm_epsilon") {
+                true => keys.number("attention.layer_norm_epsilon")?,
+                false => keys.number("attention.layer_norm_rms_epsilon")?,
+            },
         })
     }
 }

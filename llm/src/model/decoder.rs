@@ -7,7 +7,7 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, HeadNorms, Pairs};
+use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs};
 use super::rope::rotate;
 use crate::error::Result;
 use crate::loader::{Config, Loader, Matrix, Rows, Stored};
@@ -27,7 +27,7 @@ pub struct Decoder {
     pub stored: BTreeMap<&'static str, Stored>,
     embedding: Matrix,
     blocks: Vec<Block>,
-    norm: Tensor,
+    norm: Norm,
     output: Matrix,
 }
 
@@ -45,20 +45,48 @@ impl Projection {
     }
 }
 
+/// A norm's weights, and the biases of a layer norm.
+#[derive(Clone, Debug)]
+struct Norm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Norm {
+    fn load(loader: &mut Loader<'_>, name: &str, width: usize, norms: Norms) -> Result<Norm> {
+        Ok(Norm {
+            weight: loader.vector(&format!("{name}.weight"), width)?,
+            bias: match norms {
+                Norms::Rms => None,
+                Norms::Layer => Some(loader.vector(&format!("{name}.bias"), width)?),
+            },
+        })
+    }
+
+    #[track_caller]
+    fn of(&self, x: &Tensor, epsilon: f64) -> Tensor {
+        match &self.bias {
+            None => x.rms_norm(Some(&self.weight), epsilon),
+            Some(bias) => x.layer_norm(Some(&self.weight), Some(bias), epsilon),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Block {
     /// Before attention, and before the feed-forward network.
-    pre_norms: Option<[Tensor; 2]>,
+    pre_norms: Option<[Norm; 2]>,
     query: Projection,
     key: Projection,
     value: Projection,
     output: Projection,
-    head_norms: Option<[Tensor; 2]>,
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
+    head_norms: Option<[Norm; 2]>,
+    /// None in a network without one.
+    gate: Option<Matrix>,
+    up: Projection,
+    down: Projection,
     /// Behind attention, and behind the feed-forward network.
-    post_norms: Option<[Tensor; 2]>,
+    post_norms: Option<[Norm; 2]>,
 }
 
 impl Block {
@@ -99,46 +127,54 @@ impl Block {
                 bias: is_there.then(|| loader.bias(&bias, outputs, &rows)).transpose()?,
             });
         }
-        let output_bias = format!("blk.{index}.attn_output.bias");
-        let output = Projection {
-            matrix: loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?,
-            bias: (loader.has(&output_bias))
-                .then(|| loader.vector(&output_bias, width))
-                .transpose()?,
+        let with_bias = |loader: &mut Loader<'_>, matrix: Matrix, part: &str, outputs: usize| {
+            let bias = format!("blk.{index}.{part}.bias");
+            let bias = (loader.has(&bias)).then(|| loader.vector(&bias, outputs)).transpose()?;
+            Result::Ok(Projection { matrix, bias })
         };
-        let (gate, up) = match description.fused {
-            Fused::Apart => (
-                loader.matrix(&name("ffn_gate"), feed_forward, width, &Rows::All)?,
-                loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::All)?,
-            ),
-            Fused::Together => {
-                let mut half = |start: usize| {
-                    let range = start..start + feed_forward;
-                    let of = 2 * feed_forward;
-                    loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::Part { of, range })
-                };
-                (half(0)?, half(feed_forward)?)
+        let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
+        let output = with_bias(loader, output, "attn_output", width)?;
+        let mut part = |part: &str, of: usize, start: usize| {
+            let range = start..start + feed_forward;
+            let rows = if of == feed_forward {
+                Rows::All
+            } else {
+                Rows::Part { of, range }
+            };
+            loader.matrix(&name(part), feed_forward, width, &rows)
+        };
+        let (gate, up) = match (description.fused, description.gated) {
+            (_, false) => (None, part("ffn_up", feed_forward, 0)?),
+            (Fused::Apart, true) => {
+                let gate = part("ffn_gate", feed_forward, 0)?;
+                (Some(gate), part("ffn_up", feed_forward, 0)?)
+            }
+            (Fused::Together, true) => {
+                let gate = part("ffn_up", 2 * feed_forward, 0)?;
+                (Some(gate), part("ffn_up", 2 * feed_forward, feed_forward)?)
             }
         };
-        let mut pair = |is_there: bool, names: [&str; 2], lengths: [usize; 2]| {
+        let up = with_bias(loader, up, "ffn_up", feed_forward)?;
+        let down = loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?;
+        let down = with_bias(loader, down, "ffn_down", width)?;
+        let mut pair = |is_there: bool, names: [&str; 2], lengths: [usize; 2], norms: Norms| {
             if !is_there {
                 return Ok(None);
             }
-            let one = loader.vector(&name(names[0]), lengths[0])?;
-            Result::Ok(Some([one, loader.vector(&name(names[1]), lengths[1])?]))
+            let names = names.map(|part| format!("blk.{index}.{part}"));
+            let one = Norm::load(loader, &names[0], lengths[0], norms)?;
+            Result::Ok(Some([one, Norm::load(loader, &names[1], lengths[1], norms)?]))
         };
         let lengths = match description.head_norms {
             HeadNorms::All => [heads * key_length, kv_heads * key_length],
             HeadNorms::Each | HeadNorms::Without => [key_length; 2],
         };
         let has_head_norms = description.head_norms != HeadNorms::Without;
-        let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths)?;
-        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], [width; 2])?;
-        let post_norms = pair(
-            description.post_norms,
-            ["post_attention_norm", "post_ffw_norm"],
-            [width; 2],
-        )?;
+        let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths, Norms::Rms)?;
+        let (norms, widths) = (description.norms, [width; 2]);
+        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], widths, norms)?;
+        let names = ["post_attention_norm", "post_ffw_norm"];
+        let post_norms = pair(description.post_norms, names, widths, norms)?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
         Ok(Block {
             pre_norms,
@@ -149,7 +185,7 @@ impl Block {
             head_norms,
             gate,
             up,
-            down: loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?,
+            down,
             post_norms,
         })
     }
@@ -166,7 +202,7 @@ impl Decoder {
             true => loader.matrix("output.weight", config.vocabulary, config.width, &Rows::All)?,
             false => embedding.clone(),
         };
-        let norm = loader.vector("output_norm.weight", config.width)?;
+        let norm = Norm::load(&mut loader, "output_norm", config.width, description.norms)?;
         let blocks = (0..config.layers)
             .map(|index| Block::load(&config, &description, &mut loader, index))
             .collect::<Result<_>>()?;
@@ -238,7 +274,7 @@ impl Decoder {
             h = &h + scaled(mixed, self.description.residual_scale);
             h = &h + scaled(self.feed_forward(block, &h), self.description.residual_scale);
         }
-        let wanted = h.index_select(0, &rows).rms_norm(Some(&self.norm), self.config.epsilon);
+        let wanted = self.norm.of(&h.index_select(0, &rows), self.config.epsilon);
         let mut logits = scaled(self.output.product(&wanted, None), self.description.logit_scale);
         if let Some(cap) = self.description.logit_cap {
             logits = (logits * (1.0 / cap)).tanh() * cap;
@@ -265,7 +301,7 @@ impl Decoder {
         let config = &self.config;
         let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[0]));
         // [S, heads · length] to [1, heads, S, length], with each head normalised and turned where that is asked for.
-        let heads = |projection: &Projection, count: usize, norm: Option<&Tensor>| {
+        let heads = |projection: &Projection, count: usize, norm: Option<&Norm>| {
             let (all, each) = match self.description.head_norms {
                 HeadNorms::All => (norm, None),
                 HeadNorms::Each | HeadNorms::Without => (None, norm),
@@ -303,23 +339,27 @@ impl Decoder {
 
     /// A norm, where there is one.
     #[track_caller]
-    fn normed(&self, x: &Tensor, norm: Option<&Tensor>) -> Tensor {
+    fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> Tensor {
         match norm {
-            Some(norm) => x.rms_norm(Some(norm), self.config.epsilon),
+            Some(norm) => norm.of(x, self.config.epsilon),
             None => x.clone(),
         }
     }
 
-    /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`.
+    /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`, or without a gate `down(act(up · x))`.
     #[track_caller]
     fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
         let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[1]));
-        let gate = block.gate.product(&x, None);
-        let gate = match self.description.activation {
-            Activation::Silu => gate.silu(),
-            Activation::Gelu => gate.gelu_tanh(),
+        let activated = |x: Tensor| match self.description.activation {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_tanh(),
         };
-        let out = block.down.product(&(gate * block.up.product(&x, None)), None);
+        let up = block.up.of(&x);
+        let inner = match &block.gate {
+            Some(gate) => activated(gate.product(&x, None)) * up,
+            None => activated(up),
+        };
+        let out = block.down.of(&inner);
         self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
     }
 }

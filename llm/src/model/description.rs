@@ -10,6 +10,7 @@ pub struct Description {
     pub pairs: Pairs,
     pub biases: Biases,
     pub fused: Fused,
+    pub norms: Norms,
     /// Whether what goes into attention and the feed-forward network is normalised.
     pub pre_norms: bool,
     /// Whether queries and keys are normalised before they are rotated.
@@ -17,6 +18,8 @@ pub struct Description {
     /// Whether what attention and the feed-forward network give is normalised before it is added.
     pub post_norms: bool,
     pub activation: Activation,
+    /// Whether the feed-forward network is `down(act(gate · x) ⊙ up · x)`; else `down(act(up · x))`.
+    pub gated: bool,
     /// Factor of the embeddings.
     pub embedding_scale: f64,
     /// Factor of what attention and the feed-forward network give, before it is added.
@@ -41,6 +44,15 @@ pub struct Layer {
     pub window: Option<i64>,
     /// The place of its rotary embedding in [`Description::ropes`]; None for a layer that has none.
     pub rope: Option<usize>,
+}
+
+/// Norms of the residual stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Norms {
+    /// `x / √(mean(x²) + ε)`, with weights.
+    Rms,
+    /// `(x − mean) / √(variance + ε)`, with weights and biases.
+    Layer,
 }
 
 /// Norms of queries and keys.
@@ -94,10 +106,12 @@ impl Description {
             pairs: Pairs::Halves,
             biases: Biases::AsStored,
             fused: Fused::Apart,
+            norms: Norms::Rms,
             pre_norms: true,
             head_norms: HeadNorms::Without,
             post_norms: false,
             activation: Activation::Silu,
+            gated: true,
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,

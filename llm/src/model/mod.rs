@@ -16,9 +16,10 @@ mod qwen2;
 mod qwen3;
 mod rope;
 mod smollm3;
+mod starcoder2;
 
 pub use decoder::{Decoder, NAMES};
-pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Pairs};
+pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs};
 pub use rope::Rope;
 
 use graphc_gguf::GgufFile;
@@ -40,6 +41,7 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("smollm3", smollm3::describe),
     ("granite", granite::describe),
     ("olmo2", olmo2::describe),
+    ("starcoder2", starcoder2::describe),
 ];
 
 /// Finds the architecture of a file.

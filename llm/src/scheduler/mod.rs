@@ -117,8 +117,9 @@ impl Scheduler {
         }
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = &*queue else { return Err(ended()) };
-        let waiting = self.counts.waiting.load(Ordering::Relaxed);
-        if waiting + jobs.len() > self.most_waiting + self.slots {
+        let [waiting, running] =
+            [&self.counts.waiting, &self.counts.running].map(|count| count.load(Ordering::Relaxed));
+        if waiting + running + jobs.len() > self.most_waiting + self.slots {
             return Err(Error::Busy {
                 waiting,
                 most: self.most_waiting,
@@ -165,8 +166,10 @@ impl Worker {
                 if slot.work.is_some() {
                     let step = slot.step(&self.tokenizer);
                     count(&self.counts, slot, &step);
-                    if step.ended.is_some() {
-                        slot.work = None;
+                    // Who is told of the end may ask again at once, and is to find the place free.
+                    let ended = slot.work.take_if(|_| step.ended.is_some());
+                    if let (Some(work), Some(news)) = (ended, step.last) {
+                        work.tell(news);
                     }
                 }
             }

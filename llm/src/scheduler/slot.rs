@@ -38,8 +38,9 @@ pub struct Step {
     pub prompt: usize,
     pub written: usize,
     pub time: Duration,
-    /// How the job ended, if it did.
+    /// How the job ended, if it did, and what it is still to be told.
     pub ended: Option<Outcome>,
+    pub last: Option<News>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +84,7 @@ impl Slot {
             written: 0,
             time: Duration::ZERO,
             ended: None,
+            last: None,
         };
         let Some(work) = &mut self.work else { return step };
         if work.job.events.is_closed() {
@@ -91,7 +93,7 @@ impl Slot {
             match work.advance(&mut self.engine, tokenizer, &mut step) {
                 Ok(None) => {}
                 Ok(Some(reason)) => {
-                    work.tell(News::End(End {
+                    step.last = Some(News::End(End {
                         reason,
                         prompt: work.job.prompt.len(),
                         reused: work.reused,
@@ -100,7 +102,7 @@ impl Slot {
                     step.ended = Some(Outcome::Completed);
                 }
                 Err(error) => {
-                    work.tell(News::Failed(error));
+                    step.last = Some(News::Failed(error));
                     step.ended = Some(Outcome::Failed);
                 }
             }
@@ -111,7 +113,7 @@ impl Slot {
 }
 
 impl Work {
-    fn tell(&self, news: News) {
+    pub fn tell(&self, news: News) {
         // Nobody listens: the next step sees that.
         self.job
             .events

@@ -27,6 +27,8 @@ pub struct Format {
     pub is_chat: bool,
     /// Whether calls of tools are looked for.
     pub has_tools: bool,
+    /// Answers to each prompt.
+    pub answers: usize,
     pub tokenizer: Arc<Tokenizer>,
     /// What goes before each text: the prompt, where its echo is asked for.
     pub echo: Vec<String>,
@@ -60,14 +62,18 @@ impl Answer {
     }
 }
 
-/// Counts of all answers; a prompt that has several is counted once for each.
-fn total(answers: &[Answer]) -> Value {
-    let ends = || answers.iter().filter_map(|answer| answer.end);
-    let sum = |of: fn(End) -> usize| ends().map(of).sum();
-    usage(sum(|end| end.prompt), sum(|end| end.written), sum(|end| end.reused))
-}
-
 impl Format {
+    /// Counts of all answers; each prompt is counted once.
+    fn total(&self, answers: &[Answer]) -> Value {
+        let ends = || answers.iter().filter_map(|answer| answer.end);
+        let prompts = || ends().step_by(self.answers.max(1));
+        usage(
+            prompts().map(|end| end.prompt).sum(),
+            ends().map(|end| end.written).sum(),
+            prompts().map(|end| end.reused).sum(),
+        )
+    }
+
     fn frame(&self, object: &str, choices: Vec<Value>) -> Value {
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
@@ -154,7 +160,7 @@ impl Format {
             "text_completion"
         };
         let mut value = self.frame(object, choices);
-        value["usage"] = total(&answers);
+        value["usage"] = self.total(&answers);
         Ok(json_of(StatusCode::OK, &value))
     }
 
@@ -276,7 +282,7 @@ impl Parts {
                 "text_completion"
             };
             let mut value = self.format.frame(object, Vec::new());
-            value["usage"] = total(&self.answers);
+            value["usage"] = self.format.total(&self.answers);
             self.send(&value);
         }
         self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));

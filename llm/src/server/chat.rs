@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use super::answer::Format;
 use super::fields::{Fields, wrong};
 use super::problem::Problem;
-use super::request::Options;
+use super::request::{IGNORED, Options, blocking};
 use super::state::State;
-use super::{IGNORED, blocking};
 
 /// The most probable tokens that are told of each token at most.
 const TOP: u64 = 20;
@@ -68,13 +67,14 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
     let jobs = options.jobs(vec![prompt], logprobs, &sender);
     drop(sender);
     let count = jobs.len();
-    state.submit(jobs)?;
+    state.submit(jobs, "messages")?;
     let format = Format {
         id: state.next_id("chatcmpl"),
         created: super::state::now(),
         model: state.name.clone(),
         is_chat: true,
         has_tools,
+        answers: options.answers,
         tokenizer: state.tokenizer.clone(),
         echo: Vec::new(),
     };

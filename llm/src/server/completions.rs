@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use super::answer::Format;
 use super::fields::{Fields, wrong};
 use super::problem::Problem;
-use super::request::Options;
+use super::request::{IGNORED, Options, blocking};
 use super::state::{State, now};
-use super::{IGNORED, blocking};
 
 /// Tokens that are written where a request does not say: what OpenAI has.
 const TOKENS: usize = 16;
@@ -53,21 +52,18 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
         }
     })
     .await??;
-    if prompts.iter().any(Vec::is_empty) {
-        let message = "'prompt' has no tokens, and the model has none that begins a text; give a longer one";
-        return Err(Problem::field("prompt", message));
-    }
     let (sender, events) = tokio::sync::mpsc::unbounded_channel();
     let jobs = options.jobs(prompts, logprobs, &sender);
     drop(sender);
     let count = jobs.len();
-    state.submit(jobs)?;
+    state.submit(jobs, "prompt")?;
     let format = Format {
         id: state.next_id("cmpl"),
         created: now(),
         model: state.name.clone(),
         is_chat: false,
         has_tools: false,
+        answers: options.answers,
         tokenizer: state.tokenizer.clone(),
         echo,
     };

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -9,6 +10,17 @@ use super::fields::{Fields, wrong};
 use super::problem::Problem;
 use crate::sampler::Sampling;
 use crate::scheduler::{Event, Job};
+
+/// Fields that clients send and that change nothing here.
+pub const IGNORED: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+];
 
 /// The options that chats and plain texts share.
 #[derive(Clone, Debug)]
@@ -140,6 +152,14 @@ fn biases(fields: &mut Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, Pro
         }
     }
     Ok(biases)
+}
+
+/// Runs what takes long on a thread of its own.
+pub async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(run).await.map_err(|_| {
+        let message = "the request could not be prepared; a message is on the server's error stream";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
+    })
 }
 
 /// Counts of tokens, as answers have them.

@@ -9,20 +9,17 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::routes::router;
 use super::state::{State, now};
-use super::{Scheduler, router};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::scheduler::Scheduler;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 
-/// Where and how to serve.
+/// How to serve.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// An address or a name of this machine.
-    pub host: String,
-    /// 0 for one that is free.
-    pub port: u16,
     /// What requests must have as their bearer token.
     pub key: Option<String>,
     /// Sequences at once, each with a cache.
@@ -46,12 +43,30 @@ pub struct Served {
     pub architecture: String,
 }
 
+/// Listens at an address, or a name of this machine; the port 0 takes one that is free. Clients that come before
+/// [`serve`] wait.
+///
+/// # Errors
+/// An address that is not this machine's, or that is taken.
+pub fn listen(host: &str, port: u16) -> Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind((host, port));
+    listener.map_err(|error| {
+        let way = "give another --host or --port (0 takes a free port)";
+        Error::Usage(format!("cannot listen at {host}:{port}: {error}; {way}"))
+    })
+}
+
 /// Serves until a signal: SIGTERM or SIGINT. Then no connection is accepted any more, and requests that are under way are
 /// answered; a second signal, or the end of [`ServeOptions::drain`], cancels them. `ready` is told the address.
 ///
 /// # Errors
-/// An address that cannot be listened at; what the system refuses.
-pub fn serve(model: Served, options: &ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+/// What the system refuses.
+pub fn serve(
+    model: Served,
+    listener: std::net::TcpListener,
+    options: &ServeOptions,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<()> {
     let failed = |what: &str, error: std::io::Error| Error::Usage(format!("{what}: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,14 +74,6 @@ pub fn serve(model: Served, options: &ServeOptions, ready: impl FnOnce(SocketAdd
         .map_err(|error| failed("the system gives no way to wait for connections", error))?;
     let vocabulary = model.engine.decoder().config.vocabulary;
     let tokenizer = Arc::new(model.tokenizer);
-    let listener = runtime
-        .block_on(TcpListener::bind((options.host.as_str(), options.port)))
-        .map_err(|error| {
-            let place = format!("{}:{}", options.host, options.port);
-            Error::Usage(format!(
-                "cannot listen at {place}: {error}; give another --host or --port (0 takes a free port)"
-            ))
-        })?;
     let address = listener
         .local_addr()
         .map_err(|error| failed("the address is not known", error))?;
@@ -84,6 +91,12 @@ pub fn serve(model: Served, options: &ServeOptions, ready: impl FnOnce(SocketAdd
         ids: AtomicU64::new(0),
         answers: Mutex::new(BTreeMap::new()),
     });
+    let listener = {
+        let _inside = runtime.enter();
+        (listener.set_nonblocking(true))
+            .and_then(|()| TcpListener::from_std(listener))
+            .map_err(|error| failed("the system gives no way to wait for connections", error))?
+    };
     let served = runtime.block_on(until_drained(listener, state.clone(), options.drain, || ready(address)));
     // Connections that are left end here, and with them their jobs.
     drop(runtime);

@@ -65,7 +65,13 @@ impl State {
         }
     }
 
-    pub fn submit(&self, jobs: Vec<Job>) -> Result<(), Problem> {
+    /// Puts the jobs of a request into the queue; `field` is where their prompts came from.
+    pub fn submit(&self, jobs: Vec<Job>, field: &str) -> Result<(), Problem> {
+        if jobs.iter().any(|job| job.prompt.is_empty()) {
+            let message =
+                format!("'{field}' has no tokens, and the model has none that begins a text; give a longer one");
+            return Err(Problem::field(field, message));
+        }
         Ok(self.scheduler.submit(jobs)?)
     }
 

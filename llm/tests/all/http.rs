@@ -20,14 +20,8 @@ impl Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_graphc-llm"))
             .arg("serve")
             .arg(data(&format!("{model}.gguf")))
-            .args(["--threads", "1", "--quiet"])
-            .args(if options.contains(&"--port") {
-                &[][..]
-            } else {
-                &["--port", "0"]
-            })
+            .args(["--port", "0", "--threads", "1", "--quiet"])
             .args(options)
-            .env_remove("GRAPHC_LLM_API_KEY")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -92,7 +92,8 @@ checks!(
     phi3,
     smollm3,
     granite,
-    olmo2
+    olmo2,
+    starcoder2
 );
 
 /// Every recorded model has a test, and every architecture a model.
@@ -100,7 +101,7 @@ checks!(
 fn nothing_is_left_out() {
     let all = cases();
     let names: Vec<&String> = all["models"].as_object().expect("models").keys().collect();
-    assert_eq!(names.len(), 14);
+    assert_eq!(names.len(), 15);
     for (architecture, _) in graphc_llm::model::ARCHITECTURES {
         assert!(
             names

@@ -65,6 +65,9 @@ fn texts_are_those_of_the_engine_whole_and_in_parts() {
     let (_, several) = server.post("/v1/completions", &body);
     let choices = several["choices"].as_array().expect("answers");
     assert_eq!(choices.len(), 4, "{several}");
+    let count = 2 * tokens["tokens"].as_array().map_or(0, Vec::len);
+    assert_eq!(several["usage"]["prompt_tokens"], count);
+    assert_eq!(several["usage"]["completion_tokens"], 4 * 12);
     assert!(
         choices
             .iter()
@@ -363,15 +366,15 @@ fn many_clients_get_what_each_gets_alone() {
 
 #[test]
 fn a_signal_lets_answers_end_and_a_second_one_does_not() {
-    let ask = |server: &Server, tokens: usize| {
-        let body = json!({"prompt": "The", "max_tokens": tokens, "stream": true, "ignore_eos": true, "temperature": 0});
+    let ask = |server: &Server, tokens: usize, answers: usize| {
+        let body = json!({"n": answers, "prompt": "The", "max_tokens": tokens, "stream": true, "ignore_eos": true, "temperature": 0});
         let mut stream = server.send("POST", "/v1/completions", "", &body.to_string());
         let mut first = [0; 200];
         stream.read_exact(&mut first).expect("it has begun");
         (stream, first)
     };
     let mut server = Server::start("llama", &[]);
-    let (mut stream, _) = ask(&server, 240);
+    let (mut stream, _) = ask(&server, 240, 1);
     server.signal("TERM");
     let mut rest = String::new();
     stream.read_to_string(&mut rest).expect("whole characters");
@@ -382,14 +385,30 @@ fn a_signal_lets_answers_end_and_a_second_one_does_not() {
     let status = server.child.wait().expect("it ends");
     assert_eq!(status.code(), Some(0));
     assert!(std::net::TcpStream::connect(&server.address).is_err());
-    // The port is free again, and the new server takes it.
-    let port = server.address.rsplit_once(':').expect("a port").1.to_owned();
-    let again = Server::start("llama", &["--port", &port, "--drain", "0"]);
-    assert_eq!(again.address, server.address);
+    // A second signal ends streams that would go on for long.
+    for signals in [2, 1] {
+        let drain = if signals == 1 { "0" } else { "60" };
+        let mut server = Server::start("llama", &["--drain", drain]);
+        let (mut stream, _) = ask(&server, 240, 16);
+        for _ in 0..signals {
+            server.signal("TERM");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).ok();
+        assert!(!String::from_utf8_lossy(&rest).contains("[DONE]"), "{signals} signals");
+        assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let server = Server::start("llama", &[]);
+    let port = server.address.rsplit_once(':').expect("a port").1;
     let taken = Command::new(env!("CARGO_BIN_EXE_graphc-llm"))
         .arg("serve")
         .arg(data("llama.gguf"))
-        .args(["--port", &port])
+        .args(["--port", port])
         .output()
         .expect("it runs");
     let log = String::from_utf8_lossy(&taken.stderr).into_owned();
