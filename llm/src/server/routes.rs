@@ -68,14 +68,23 @@ fn has_key(request: &Request, key: &str) -> bool {
 
 /// Reads a body of JSON, of a limited size and in a limited time.
 async fn read(state: &State, request: Request) -> Result<Fields, Problem> {
+    let too_large = || {
+        let message = format!("the body has more than {} bytes", state.body);
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
+    };
+    // One that says so itself is not waited for.
+    let said = request.headers().get(header::CONTENT_LENGTH);
+    let said: Option<u64> = said.and_then(|length| length.to_str().ok()?.parse().ok());
+    if said.is_some_and(|length| length > state.body as u64) {
+        return Err(too_large());
+    }
     let bytes = match tokio::time::timeout(state.body_time, Bytes::from_request(request, &())).await {
         Err(_) => {
             let message = format!("the body was not there after {} seconds", state.body_time.as_secs());
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, None, message));
         }
         Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = format!("the body has more than {} bytes", state.body);
-            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, None, message));
+            return Err(too_large());
         }
         Ok(Err(rejection)) => return Err(Problem::new(StatusCode::BAD_REQUEST, None, rejection.body_text())),
         Ok(Ok(bytes)) => bytes,

@@ -256,6 +256,10 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     stream.write_all(head.as_bytes()).expect("sends");
     let (status, text) = answer(stream);
     assert!(status == 408 && text.contains("after 1 seconds"), "{status} {text}");
+    let mut stream = std::net::TcpStream::connect(&server.address).expect("it listens");
+    let head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("sends");
+    assert_eq!(answer(stream).0, 413);
 }
 
 #[test]
