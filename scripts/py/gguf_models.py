@@ -137,12 +137,33 @@ def decode(m, w, tokens):
         mixed = out.reshape(len(tokens), -1) @ get("attn_output").T + w.get(f"blk.{i}.attn_output.bias", 0.0)
         x = x + residual * (rms(mixed, get("post_attention_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
         h = pre_norm(x, f"blk.{i}.ffn_norm")
-        up = h @ get("ffn_up").T + w.get(f"blk.{i}.ffn_up.bias", 0.0)
-        inner = activation(m["activation"], h @ get("ffn_gate").T) * up if m.get("gated", True) else activation(m["activation"], up)
-        mixed = inner @ get("ffn_down").T + w.get(f"blk.{i}.ffn_down.bias", 0.0)
+        mixed = mixture(m, w, i, h) if m.get("experts") else network(m, w, f"blk.{i}.ffn_", "", h)
         x = x + residual * (rms(mixed, get("post_ffw_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
     logits = pre_norm(x, "output_norm") @ w.get("output", w["token_embd"]).T / m.get("logit_scale", 1.0)
     return cap(logits, m.get("logit_cap"))
+
+
+def network(m, w, before, after, h):
+    up = h @ w[f"{before}up{after}"].T + w.get(f"{before}up{after}.bias", 0.0)
+    gated = activation(m["activation"], h @ w[f"{before}gate{after}"].T) * up if m.get("gated", True) else activation(m["activation"], up)
+    return gated @ w[f"{before}down{after}"].T + w.get(f"{before}down{after}.bias", 0.0)
+
+
+def mixture(m, w, layer, h):
+    """Each token by itself, with the experts that it chooses."""
+    e, before = m["experts"], f"blk.{layer}.ffn_"
+    scores = h @ w[before + "gate_inp"].T
+    chances = np.exp(scores - scores.max(-1, keepdims=True))
+    chances /= chances.sum(-1, keepdims=True)
+    out = np.zeros_like(h)
+    for t in range(len(h)):
+        chosen = np.argsort(-chances[t])[:e["used"]]
+        weights = chances[t][chosen] / (chances[t][chosen].sum() if e["normalised"] else 1.0)
+        for expert, weight in zip(chosen, weights):
+            out[t] += weight * network(m, w, before, f"_exps.{expert}", h[t])
+    if e.get("shared"):
+        out += network(m, w, before, "_shexp", h) / (1 + np.exp(-h @ w[before + "gate_inp_shexp"]))[:, None]
+    return out
 
 
 def frequencies(rotated, base, factor=1.0):
@@ -194,6 +215,13 @@ class Model:
         if m["length"] * m["heads"] != m["width"]:
             w.add_key_length(m["length"])
             w.add_value_length(m["length"])
+        if m.get("experts"):
+            w.add_expert_count(m["experts"]["count"])
+            w.add_expert_used_count(m["experts"]["used"])
+            if m["experts"]["inner"] != m["ff"]:
+                w.add_expert_feed_forward_length(m["experts"]["inner"])
+            if m["experts"].get("shared"):
+                w.add_expert_shared_feed_forward_length(m["experts"]["shared"])
 
     def matrix(self, name, rows, columns, order=None, stored=None):
         data = self.random.normal(0, 1.6 / math.sqrt(columns), (rows, columns)).astype(np.float32)
@@ -235,6 +263,10 @@ class Model:
             if fused:
                 self.writer.add_tensor(name("attn_qkv.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("attn_output"), width, m["heads"] * length)
+            if m.get("experts"):
+                self.experts(name, m["experts"])
+                self.head_norms(name)
+                continue
             together = [] if fused else None
             if m.get("gated", True):
                 self.matrix(name("ffn_gate"), m["ff"], width, None, together)
@@ -242,13 +274,31 @@ class Model:
             if fused:
                 self.writer.add_tensor(name("ffn_up.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("ffn_down"), width, m["ff"])
-            if m.get("head_norms"):
-                each = m["head_norms"] == "each"
-                self.vector(name("attn_q_norm"), length if each else length * m["heads"], 0.5, 1.5)
-                self.vector(name("attn_k_norm"), length if each else length * m["kv_heads"], 0.5, 1.5)
+            self.head_norms(name)
             if m.get("post_norms"):
                 self.vector(name("post_attention_norm"), width, 1.0, 2.0)
                 self.vector(name("post_ffw_norm"), width, 1.0, 2.0)
+
+    def head_norms(self, name):
+        m, length = self.m, self.m["length"]
+        if m.get("head_norms"):
+            each = m["head_norms"] == "each"
+            self.vector(name("attn_q_norm"), length if each else length * m["heads"], 0.5, 1.5)
+            self.vector(name("attn_k_norm"), length if each else length * m["kv_heads"], 0.5, 1.5)
+
+    def experts(self, name, e):
+        width = self.m["width"]
+        self.matrix(name("ffn_gate_inp"), e["count"], width)
+        for part, rows, columns in (("gate", e["inner"], width), ("up", e["inner"], width), ("down", width, e["inner"])):
+            together = []
+            for expert in range(e["count"]):
+                self.matrix(name(f"ffn_{part}_exps.{expert}"), rows, columns, None, together)
+            self.writer.add_tensor(name(f"ffn_{part}_exps.weight"), np.stack([raw for raw, _ in together]), raw_dtype=together[0][1])
+        if e.get("shared"):
+            self.vector(name("ffn_gate_inp_shexp"), width, -0.5, 0.5)
+            self.matrix(name("ffn_gate_shexp"), e["shared"], width)
+            self.matrix(name("ffn_up_shexp"), e["shared"], width)
+            self.matrix(name("ffn_down_shexp"), width, e["shared"])
 
     def finish(self):
         self.writer.write_header_to_file()
@@ -395,6 +445,23 @@ def write_models(folder, cases):
     model.writer.add_rope_dimension_count(8)
     model.fill(len(tokens), tied=False)
     done["olmo2"] = model.finish()
+
+    routed = lambda kind: lambda name: Kind.F32 if name.endswith("ffn_gate_inp") else kind
+    m = sizes(ff=32, experts=dict(count=4, used=2, inner=32, normalised=True))
+    model = Model(folder / "mixtral.gguf", "llama", spm, routed(Kind.Q8_0), m, 16)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(pieces), tied=True)
+    done["mixtral"] = model.finish()
+
+    m = sizes(base=1e6, experts=dict(count=4, used=2, inner=16, normalised=False, shared=48))
+    model = Model(folder / "qwen2moe.gguf", "qwen2moe", bpe("qwen2"), routed(Kind.F16), m, 17)
+    model.fill(len(tokens), tied=False, biases=True)
+    done["qwen2moe"] = model.finish()
+
+    m = sizes(base=1e6, length=16, head_norms="each", experts=dict(count=6, used=3, inner=16, normalised=True))
+    model = Model(folder / "qwen3moe.gguf", "qwen3moe", bpe("qwen2"), routed(Kind.F16), m, 18)
+    model.fill(len(tokens), tied=True)
+    done["qwen3moe"] = model.finish()
     cases["models"] = done
 
 

@@ -54,6 +54,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// An integer of 0 or more.
+    ///
+    /// # Errors
+    /// A key that is missing or of another type.
+    pub fn count(&self, name: &str) -> Result<u64> {
+        Ok(self.file.unsigned(&self.full(name))?)
+    }
+
     /// As [`Keys::size`], with a value for files without the key.
     ///
     /// # Errors

@@ -186,7 +186,25 @@ impl<'a> Loader<'a> {
         let tensor = self.take(name, &[rows.stored(outputs), inputs])?;
         let ty = tensor.ty;
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
-        let bytes = rows.take(&tensor.bytes, size);
+        self.keep(name, ty, rows.take(&tensor.bytes, size), [outputs, inputs])
+    }
+
+    /// Matrices `[count, outputs, inputs]` that the file has as one tensor.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn matrices(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Matrix>> {
+        let tensor = self.take(name, &[count, outputs, inputs])?;
+        let (ty, size) = (tensor.ty, tensor.bytes.len() / count);
+        let one = |at: usize| {
+            let bytes = tensor.bytes.slice(at * size..(at + 1) * size);
+            self.keep(&format!("{name}.{at}"), ty, bytes, [outputs, inputs])
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Makes a matrix of its bytes in the file.
+    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, [outputs, inputs]: [usize; 2]) -> Result<Matrix> {
         let before = bytes.len();
         let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, [outputs, inputs], bytes));
         let (matrix, after, kept_as) = match (ty, Form::of(ty)) {

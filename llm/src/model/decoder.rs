@@ -8,6 +8,7 @@ use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
 use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs};
+use super::experts::Experts;
 use super::rope::rotate;
 use crate::error::Result;
 use crate::loader::{Config, Loader, Matrix, Rows, Stored};
@@ -43,6 +44,18 @@ impl Projection {
     fn of(&self, x: &Tensor) -> Tensor {
         self.matrix.product(x, self.bias.as_ref())
     }
+}
+
+/// A layer's feed-forward network.
+#[derive(Clone, Debug)]
+enum Network {
+    One {
+        /// None in a network without one.
+        gate: Option<Matrix>,
+        up: Projection,
+        down: Projection,
+    },
+    Mixture(Experts),
 }
 
 /// A norm's weights, and the biases of a layer norm.
@@ -81,10 +94,7 @@ struct Block {
     value: Projection,
     output: Projection,
     head_norms: Option<[Norm; 2]>,
-    /// None in a network without one.
-    gate: Option<Matrix>,
-    up: Projection,
-    down: Projection,
+    network: Network,
     /// Behind attention, and behind the feed-forward network.
     post_norms: Option<[Norm; 2]>,
 }
@@ -134,29 +144,35 @@ impl Block {
         };
         let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
         let output = with_bias(loader, output, "attn_output", width)?;
-        let mut part = |part: &str, of: usize, start: usize| {
-            let range = start..start + feed_forward;
-            let rows = if of == feed_forward {
-                Rows::All
-            } else {
-                Rows::Part { of, range }
-            };
-            loader.matrix(&name(part), feed_forward, width, &rows)
-        };
-        let (gate, up) = match (description.fused, description.gated) {
-            (_, false) => (None, part("ffn_up", feed_forward, 0)?),
-            (Fused::Apart, true) => {
-                let gate = part("ffn_gate", feed_forward, 0)?;
-                (Some(gate), part("ffn_up", feed_forward, 0)?)
+        let network = match description.mixture {
+            Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
+            None => {
+                let mut part = |part: &str, of: usize, start: usize| {
+                    let range = start..start + feed_forward;
+                    let rows = if of == feed_forward {
+                        Rows::All
+                    } else {
+                        Rows::Part { of, range }
+                    };
+                    loader.matrix(&name(part), feed_forward, width, &rows)
+                };
+                let (gate, up) = match (description.fused, description.gated) {
+                    (_, false) => (None, part("ffn_up", feed_forward, 0)?),
+                    (Fused::Apart, true) => {
+                        let gate = part("ffn_gate", feed_forward, 0)?;
+                        (Some(gate), part("ffn_up", feed_forward, 0)?)
+                    }
+                    (Fused::Together, true) => {
+                        let gate = part("ffn_up", 2 * feed_forward, 0)?;
+                        (Some(gate), part("ffn_up", 2 * feed_forward, feed_forward)?)
+                    }
+                };
+                let up = with_bias(loader, up, "ffn_up", feed_forward)?;
+                let down = loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?;
+                let down = with_bias(loader, down, "ffn_down", width)?;
+                Network::One { gate, up, down }
             }
-            (Fused::Together, true) => {
-                let gate = part("ffn_up", 2 * feed_forward, 0)?;
-                (Some(gate), part("ffn_up", 2 * feed_forward, feed_forward)?)
-            }
         };
-        let up = with_bias(loader, up, "ffn_up", feed_forward)?;
-        let down = loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?;
-        let down = with_bias(loader, down, "ffn_down", width)?;
         let mut pair = |is_there: bool, names: [&str; 2], lengths: [usize; 2], norms: Norms| {
             if !is_there {
                 return Ok(None);
@@ -183,9 +199,7 @@ impl Block {
             value,
             output,
             head_norms,
-            gate,
-            up,
-            down,
+            network,
             post_norms,
         })
     }
@@ -354,12 +368,15 @@ impl Decoder {
             Activation::Silu => x.silu(),
             Activation::Gelu => x.gelu_tanh(),
         };
-        let up = block.up.of(&x);
-        let inner = match &block.gate {
-            Some(gate) => activated(gate.product(&x, None)) * up,
-            None => activated(up),
+        let out = match &block.network {
+            Network::Mixture(experts) => experts.of(&x),
+            Network::One {
+                gate: Some(gate),
+                up,
+                down,
+            } => down.of(&(activated(gate.product(&x, None)) * up.of(&x))),
+            Network::One { gate: None, up, down } => down.of(&activated(up.of(&x))),
         };
-        let out = block.down.of(&inner);
         self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
     }
 }

@@ -1,5 +1,6 @@
 //! What tells one architecture from another.
 
+use super::experts::Mixture;
 use super::rope::Rope;
 use crate::loader::Config;
 
@@ -20,6 +21,8 @@ pub struct Description {
     pub activation: Activation,
     /// Whether the feed-forward network is `down(act(gate · x) ⊙ up · x)`; else `down(act(up · x))`.
     pub gated: bool,
+    /// The experts that the feed-forward networks are.
+    pub mixture: Option<Mixture>,
     /// Factor of the embeddings.
     pub embedding_scale: f64,
     /// Factor of what attention and the feed-forward network give, before it is added.
@@ -112,6 +115,7 @@ impl Description {
             post_norms: false,
             activation: Activation::Silu,
             gated: true,
+            mixture: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,

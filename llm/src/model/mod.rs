@@ -6,6 +6,7 @@
 mod attention;
 mod decoder;
 mod description;
+mod experts;
 mod gemma2;
 mod gemma3;
 mod granite;
@@ -14,12 +15,14 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen_moe;
 mod rope;
 mod smollm3;
 mod starcoder2;
 
 pub use decoder::{Decoder, NAMES};
 pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs};
+pub use experts::Mixture;
 pub use rope::Rope;
 
 use graphc_gguf::GgufFile;
@@ -35,6 +38,8 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("llama", llama::describe),
     ("qwen2", qwen2::describe),
     ("qwen3", qwen3::describe),
+    ("qwen2moe", qwen_moe::second),
+    ("qwen3moe", qwen_moe::third),
     ("gemma2", gemma2::describe),
     ("gemma3", gemma3::describe),
     ("phi3", phi3::describe),

@@ -93,7 +93,10 @@ checks!(
     smollm3,
     granite,
     olmo2,
-    starcoder2
+    starcoder2,
+    mixtral,
+    qwen2moe,
+    qwen3moe
 );
 
 /// Every recorded model has a test, and every architecture a model.
@@ -101,7 +104,7 @@ checks!(
 fn nothing_is_left_out() {
     let all = cases();
     let names: Vec<&String> = all["models"].as_object().expect("models").keys().collect();
-    assert_eq!(names.len(), 15);
+    assert_eq!(names.len(), 18);
     for (architecture, _) in graphc_llm::model::ARCHITECTURES {
         assert!(
             names
