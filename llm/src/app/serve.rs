@@ -37,7 +37,7 @@ pub struct Args {
     /// Bytes of a request at most.
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
     max_body: usize,
-    /// Seconds in which a request is to be there.
+    /// Seconds in which the head of a request is to be there, and its body.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     body_timeout: u64,
     /// Seconds that requests may still take when the server is told to end.

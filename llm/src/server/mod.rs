@@ -14,6 +14,7 @@
 mod answer;
 mod chat;
 mod completions;
+mod connections;
 mod fields;
 mod metrics;
 mod problem;

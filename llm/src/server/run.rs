@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::connections::Connections;
 use super::routes::router;
 use super::state::{State, now};
 use crate::engine::Engine;
@@ -28,7 +29,7 @@ pub struct ServeOptions {
     pub queue: usize,
     /// Bytes of a body at most.
     pub body: usize,
-    /// The time in which a body is to be there.
+    /// The time in which a head is to be there, and a body.
     pub body_time: Duration,
     /// How long requests that are under way may take after the server was told to end.
     pub drain: Duration,
@@ -97,7 +98,7 @@ pub fn serve(
             .and_then(|()| TcpListener::from_std(listener))
             .map_err(|error| failed("the system gives no way to wait for connections", error))?
     };
-    let served = runtime.block_on(until_drained(listener, state.clone(), options.drain, || ready(address)));
+    let served = runtime.block_on(until_drained(listener, state.clone(), options, || ready(address)));
     // Connections that are left end here, and with them their jobs.
     drop(runtime);
     state.scheduler.finish();
@@ -107,33 +108,30 @@ pub fn serve(
 async fn until_drained(
     listener: TcpListener,
     state: Arc<State>,
-    drain: Duration,
+    options: &ServeOptions,
     ready: impl FnOnce(),
 ) -> std::io::Result<()> {
     let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = axum::serve(listener, router(state.clone())).with_graceful_shutdown(async {
-        // Both a message and a sender that is gone mean the end.
-        stopped.await.ok();
-    });
-    let ending = async {
-        any(&mut signals).await;
-        let counts = state.scheduler.counts();
-        let count = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
-        eprintln!(
-            "ending: {} requests run and {} wait; a second signal cancels them",
-            count(&counts.running),
-            count(&counts.waiting)
-        );
-        stop.send(()).ok();
-        // Either is the end.
-        tokio::time::timeout(drain, any(&mut signals)).await.ok();
-    };
+    let connections = Connections::new(router(state.clone()), options.body_time);
     ready();
     tokio::select! {
-        served = async { serving.await } => served,
-        () = ending => Ok(()),
+        () = connections.accept(&listener) => {}
+        () = any(&mut signals) => {}
     }
+    // Clients that come now are refused.
+    drop(listener);
+    let counts = state.scheduler.counts();
+    eprintln!(
+        "ending: {} requests run and {} wait; a second signal cancels them",
+        counts.running.load(Ordering::Relaxed),
+        counts.waiting.load(Ordering::Relaxed)
+    );
+    tokio::select! {
+        () = connections.finish() => {}
+        () = tokio::time::sleep(options.drain) => {}
+        () = any(&mut signals) => {}
+    }
+    Ok(())
 }
 
 /// Waits for a signal.

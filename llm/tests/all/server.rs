@@ -256,6 +256,14 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     stream.write_all(head.as_bytes()).expect("sends");
     let (status, text) = answer(stream);
     assert!(status == 408 && text.contains("after 1 seconds"), "{status} {text}");
+    // A head that does not come either; and a client that says nothing at all.
+    for head in ["GET /health HTTP/1.1\r\nHost:", ""] {
+        let mut stream = std::net::TcpStream::connect(&server.address).expect("it listens");
+        stream.write_all(head.as_bytes()).expect("sends");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("the server closes");
+    }
     let mut stream = std::net::TcpStream::connect(&server.address).expect("it listens");
     let head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("sends");
