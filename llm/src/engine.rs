@@ -1,8 +1,10 @@
 //! A model in a session: tokens in, logits out, with what was seen kept on the device.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use graphc::ir::{DType, HostTensor};
+use graphc::passes::OptLevel;
 use graphc::session::DeviceChoice;
 use graphc::{Session, SessionOptions};
 use graphc_gguf::GgufFile;
@@ -21,6 +23,8 @@ pub struct EngineOptions {
     pub batch: usize,
     /// Threads on the CPU; 0 is what graphc's settings say.
     pub threads: usize,
+    /// How much the compiler does.
+    pub level: OptLevel,
 }
 
 impl EngineOptions {
@@ -35,6 +39,7 @@ impl Default for EngineOptions {
             context: None,
             batch: 512,
             threads: 0,
+            level: OptLevel::default(),
         }
     }
 }
@@ -42,9 +47,11 @@ impl Default for EngineOptions {
 /// A model that is compiled, and the tokens that its cache has.
 pub struct Engine {
     session: Session,
-    decoder: Decoder,
+    decoder: Arc<Decoder>,
     batch: usize,
     tokens: Vec<u32>,
+    /// Tokens from the first on that were computed in whole batches, one after the other.
+    whole: usize,
     /// With the device `auto`, why it is the CPU.
     pub fallback: Option<String>,
 }
@@ -60,6 +67,7 @@ impl Engine {
         let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
         let mut session = SessionOptions::default()
             .threads(options.threads)
+            .level(options.level)
             .device(options.device.clone())?;
         let fallback = session.device.as_ref().and_then(|device| device.fallback.clone());
         for (input, output) in decoder.links() {
@@ -67,11 +75,27 @@ impl Engine {
         }
         Ok(Engine {
             session: Session::compile(graph, &session)?,
-            decoder,
+            decoder: Arc::new(decoder),
             batch,
             tokens: Vec::new(),
+            whole: 0,
             fallback,
         })
+    }
+
+    /// Another engine of the same program and weights, with a cache of its own, which has no tokens yet.
+    #[must_use]
+    pub fn another(&self) -> Engine {
+        let session = self.session.fork();
+        session.reset_state();
+        Engine {
+            session,
+            decoder: self.decoder.clone(),
+            batch: self.batch,
+            tokens: Vec::new(),
+            whole: 0,
+            fallback: self.fallback.clone(),
+        }
     }
 
     pub fn decoder(&self) -> &Decoder {
@@ -105,9 +129,17 @@ impl Engine {
         common.min(tokens.len().saturating_sub(1))
     }
 
+    /// As [`Engine::known`], of tokens that were computed in whole batches alone. What follows is then computed in the
+    /// runs in which an empty cache computes it, and has the same bits.
+    pub fn known_in_batches(&self, tokens: &[u32]) -> usize {
+        let known = self.known(tokens).min(self.whole);
+        known - known % self.batch
+    }
+
     /// Forgets all tokens but the first `count`: what the cache has behind them is no longer seen, and is written over.
     pub fn forget(&mut self, count: usize) {
         self.tokens.truncate(count);
+        self.whole = self.whole.min(count - count % self.batch);
     }
 
     /// Goes to a sequence of tokens, of which those that the cache begins with are not computed again, and gives the
@@ -185,10 +217,13 @@ impl Engine {
             Err(error) => {
                 // A run that failed may have lost the caches: nothing is seen any more.
                 self.session.reset_state();
-                self.tokens.clear();
+                self.forget(0);
                 return Err(error.into());
             }
         };
+        if self.whole == self.tokens.len() && tokens.len() == self.batch {
+            self.whole += self.batch;
+        }
         self.tokens.extend_from_slice(tokens);
         Ok(outputs["logits"].to_f32())
     }

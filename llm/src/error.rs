@@ -60,6 +60,10 @@ pub enum Error {
     Template(String),
     #[error("{needed} tokens do not fit into the context of {capacity}; give a larger --context or a shorter prompt")]
     Context { needed: usize, capacity: usize },
+    #[error(
+        "{waiting} requests wait already, and at most {most} may; try again later, or start the server with a larger --queue"
+    )]
+    Busy { waiting: usize, most: usize },
     #[error("{0}")]
     Usage(String),
     #[error("cannot {doing} {}: {source}", path.display())]

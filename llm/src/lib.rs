@@ -3,6 +3,7 @@
 //! ```text
 //! GgufFile -> loader (keys, weights) -> model (one graph with open sizes) -> engine (a session with a cache)
 //!          -> tokenizer, template -> sampler -> app (the verbs)
+//! scheduler (many requests, an engine each) -> server (HTTP, as OpenAI's API has it)
 //! ```
 //!
 //! One compiled program serves prompts of any length and single tokens: how many tokens are new and how many are seen
@@ -14,6 +15,8 @@ pub mod error;
 pub mod loader;
 pub mod model;
 pub mod sampler;
+pub mod scheduler;
+pub mod server;
 pub mod template;
 pub mod tokenizer;
 

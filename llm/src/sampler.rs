@@ -1,16 +1,21 @@
 //! From logits to a token.
 
+use std::collections::BTreeMap;
+
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// How tokens are chosen. The steps are in this order: the penalty, then top-k, top-p and min-p of the probabilities,
-/// then the temperature.
+/// How tokens are chosen. The steps are in this order: biases and penalties, then top-k, typical-p, top-p and min-p of
+/// the probabilities, then the temperature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits before a token is drawn; 0 takes the most probable one always.
     pub temperature: f32,
     /// Only so many of the most probable tokens are left; 0 leaves all.
     pub top_k: usize,
+    /// Only the tokens are left whose surprise is nearest to the one to expect, as many as have this probability (Meister
+    /// et al., 2022); 1 leaves all.
+    pub typical_p: f32,
     /// Only the most probable tokens are left whose probabilities add up to this (Holtzman et al., 2020); 1 leaves all.
     pub top_p: f32,
     /// Only tokens are left that are at least that many times as probable as the most probable one; 0 leaves all.
@@ -20,6 +25,12 @@ pub struct Sampling {
     pub repeat_penalty: f32,
     /// How many of the last tokens the penalty is for.
     pub repeat_last: usize,
+    /// Is taken off the logits of tokens that were chosen before.
+    pub presence_penalty: f32,
+    /// Is taken off the logits of tokens that were chosen before, once for each time.
+    pub frequency_penalty: f32,
+    /// Is added to the logits of these tokens.
+    pub biases: Vec<(u32, f32)>,
     /// The seed of what is drawn. Equal seeds give equal tokens, with one version of graphc.
     pub seed: u64,
 }
@@ -30,10 +41,14 @@ impl Default for Sampling {
         Sampling {
             temperature: 0.0,
             top_k: 0,
+            typical_p: 1.0,
             top_p: 1.0,
             min_p: 0.0,
             repeat_penalty: 1.0,
             repeat_last: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            biases: Vec::new(),
             seed: 0,
         }
     }
@@ -44,12 +59,18 @@ impl Default for Sampling {
 pub struct Sampler {
     options: Sampling,
     random: StdRng,
+    /// How often each token was chosen.
+    chosen: BTreeMap<u32, u32>,
 }
 
 impl Sampler {
     pub fn new(options: Sampling) -> Sampler {
         let random = StdRng::seed_from_u64(options.seed);
-        Sampler { options, random }
+        Sampler {
+            options,
+            random,
+            chosen: BTreeMap::new(),
+        }
     }
 
     /// Chooses a token by its logits, one for each token of the vocabulary; `before` are the tokens so far. NaN is
@@ -57,7 +78,13 @@ impl Sampler {
     pub fn choose(&mut self, logits: &[f32], before: &[u32]) -> u32 {
         let mut logits = logits.to_vec();
         self.penalise(&mut logits, before);
-        let candidates = self.candidates(&logits);
+        let token = self.draw(&logits);
+        *self.chosen.entry(token).or_default() += 1;
+        token
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> u32 {
+        let candidates = self.candidates(logits);
         if self.options.temperature <= 0.0 || candidates.len() <= 1 {
             return candidates.first().map_or(0, |(token, _)| *token);
         }
@@ -74,6 +101,16 @@ impl Sampler {
     }
 
     fn penalise(&self, logits: &mut [f32], before: &[u32]) {
+        for (token, bias) in &self.options.biases {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        for (token, count) in &self.chosen {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit -= self.options.presence_penalty + *count as f32 * self.options.frequency_penalty;
+            }
+        }
         let penalty = self.options.repeat_penalty;
         if penalty == 1.0 {
             return;
@@ -107,6 +144,10 @@ impl Sampler {
             all.truncate(kept);
         }
         all.sort_unstable_by(order);
+        if self.options.typical_p < 1.0 && all.len() > 1 {
+            typical(&mut all, self.options.typical_p);
+            all.sort_unstable_by(order);
+        }
         if self.options.top_p < 1.0 && all.len() > 1 {
             let weights = softmax(&all, 1.0);
             let wanted = f64::from(self.options.top_p) * weights.iter().sum::<f64>();
@@ -127,6 +168,48 @@ impl Sampler {
         }
         all
     }
+}
+
+/// Leaves the candidates whose surprise is nearest to the entropy, until their probabilities add up to `wanted`.
+fn typical(all: &mut Vec<(u32, f32)>, wanted: f32) {
+    let weights = softmax(all, 1.0);
+    let sum: f64 = weights.iter().sum();
+    let surprise = |weight: f64| {
+        if weight > 0.0 {
+            -(weight / sum).ln()
+        } else {
+            f64::INFINITY
+        }
+    };
+    let entropy: f64 = (weights.iter().filter(|weight| **weight > 0.0))
+        .map(|weight| weight / sum * surprise(*weight))
+        .sum();
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    let distance = |place: usize| (surprise(weights[place]) - entropy).abs();
+    places.sort_by(|one, other| distance(*one).total_cmp(&distance(*other)));
+    let mut reached = 0.0;
+    places.retain(|place| {
+        let goes_on = reached < f64::from(wanted) * sum;
+        reached += weights[*place];
+        goes_on
+    });
+    *all = places.iter().map(|place| all[*place]).collect();
+}
+
+/// The logarithm of a token's probability, and the most probable tokens with theirs, by logits as they are.
+pub fn log_probabilities(logits: &[f32], token: u32, most: usize) -> (f32, Vec<(u32, f32)>) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+    let log = |logit: f32| (f64::from(logit - largest) - sum.ln()) as f32;
+    let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().map(|logit| log(*logit))).collect();
+    let own = all.get(token as usize).map_or(f32::NEG_INFINITY, |(_, log)| *log);
+    let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
+    if most < all.len() {
+        all.select_nth_unstable_by(most, order);
+        all.truncate(most);
+    }
+    all.sort_unstable_by(order);
+    (own, all)
 }
 
 /// Weights of candidates, the first of which is the largest; that one's is 1.
@@ -222,6 +305,59 @@ mod tests {
         assert_eq!(sampler.choose(&[3.0, 2.0, -1.0], &[0, 2, 2]), 0);
         // A negative logit becomes smaller.
         assert_eq!(sampler.choose(&[-1.0, -1.5], &[0]), 1);
+    }
+
+    #[test]
+    fn typical_tokens_are_those_of_the_expected_surprise() {
+        // The entropy is 1.14: 0.3 (1.20) is nearest, then 0.5 (0.69) and 0.15 (1.90).
+        near(
+            &shares(Sampling {
+                typical_p: 0.2,
+                ..warm()
+            }),
+            &[0.0, 0.0, 0.0, 1.0],
+        );
+        near(
+            &shares(Sampling {
+                typical_p: 0.6,
+                ..warm()
+            }),
+            &[0.0, 0.5 / 0.8, 0.0, 0.3 / 0.8],
+        );
+    }
+
+    #[test]
+    fn what_was_chosen_becomes_less_probable() {
+        let draw = |options: Sampling| {
+            let mut sampler = Sampler::new(options);
+            (0..4)
+                .map(|_| sampler.choose(&[3.0, 2.5, -1.0], &[]))
+                .collect::<Vec<_>>()
+        };
+        let presence = Sampling {
+            presence_penalty: 1.0,
+            ..Sampling::default()
+        };
+        assert_eq!(draw(presence), [0, 1, 0, 0]);
+        let frequency = Sampling {
+            frequency_penalty: 1.0,
+            ..Sampling::default()
+        };
+        assert_eq!(draw(frequency), [0, 1, 0, 1]);
+        let biases = Sampling {
+            biases: vec![(2, 10.0), (70, 1.0)],
+            ..Sampling::default()
+        };
+        assert_eq!(draw(biases), [2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn log_probabilities_are_those_of_the_logits() {
+        let (own, most) = log_probabilities(&logits(), 0, 2);
+        assert!((own - 0.15f32.ln()).abs() < 1e-5, "{own}");
+        assert_eq!(most.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [1, 3]);
+        assert!((most[1].1 - 0.3f32.ln()).abs() < 1e-5, "{most:?}");
+        assert_eq!(log_probabilities(&logits(), 0, 9).1.len(), 4);
     }
 
     #[test]

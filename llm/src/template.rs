@@ -29,6 +29,7 @@ impl Message {
 /// A template.
 pub struct Template {
     environment: Environment<'static>,
+    has_tools: bool,
 }
 
 const NAME: &str = "chat";
@@ -66,6 +67,7 @@ impl Template {
             },
         );
         environment.add_filter("tojson", to_json);
+        let has_tools = text.contains("tools");
         // Marks what a model is trained on; the text is the same without.
         let text = ["generation", "endgeneration"]
             .iter()
@@ -73,7 +75,7 @@ impl Template {
         environment
             .add_template_owned(NAME, text)
             .map_err(|error| said(&error))?;
-        Ok(Template { environment })
+        Ok(Template { environment, has_tools })
     }
 
     /// Writes a conversation as the model was trained to read it; `answers` adds the beginning of the model's next
@@ -82,14 +84,37 @@ impl Template {
     /// # Errors
     /// What the template itself refuses, as two messages of one side in a row, and what it asks for that is not there.
     pub fn apply(&self, messages: &[Message], ends: [&str; 2], answers: bool) -> Result<String> {
+        self.apply_with(messages, ends, answers, None, &serde_json::Value::Null)
+    }
+
+    /// As [`Template::apply`], for messages with more than a role and a text, with tools, and with an object of variables
+    /// of the template's own.
+    ///
+    /// # Errors
+    /// As [`Template::apply`].
+    pub fn apply_with<M: Serialize>(
+        &self,
+        messages: &[M],
+        ends: [&str; 2],
+        answers: bool,
+        tools: Option<&serde_json::Value>,
+        variables: &serde_json::Value,
+    ) -> Result<String> {
         let template = self.environment.get_template(NAME).map_err(|error| said(&error))?;
         let context = minijinja::context! {
             messages => Serde(messages),
             add_generation_prompt => answers,
             bos_token => ends[0],
             eos_token => ends[1],
+            tools => tools.map(|tools| Value::from(Serde(tools))),
+            ..Value::from(Serde(variables))
         };
         template.render(context).map_err(|error| said(&error))
+    }
+
+    /// Whether it writes out tools.
+    pub fn has_tools(&self) -> bool {
+        self.has_tools
     }
 }
 

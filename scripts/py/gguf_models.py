@@ -103,17 +103,29 @@ def decode(m, w, tokens):
     positions = np.arange(len(tokens), dtype=np.float64)
     distance = positions[:, None] - positions[None, :]
     x = w["token_embd"][tokens] * m.get("embedding_scale", 1.0)
+
+    def pre_norm(y, name):
+        if name not in w:
+            return y
+        if m.get("layer_norms"):
+            y = y - y.mean(-1, keepdims=True)
+        return rms(y, w[name], m["epsilon"]) + w.get(name + ".bias", 0.0)
+
+    residual = m.get("residual_scale", 1.0)
     cap = lambda y, c: y if c is None else c * np.tanh(y / c)
     for i in range(m["layers"]):
         get = lambda name: w[f"blk.{i}.{name}"]
         layer = m["layer"](i)
-        h = rms(x, get("attn_norm"), m["epsilon"])
+        h = pre_norm(x, f"blk.{i}.attn_norm")
         q, k, v = (h @ get(f"attn_{n}").T + w.get(f"blk.{i}.attn_{n}.bias", 0.0) for n in "qkv")
+        if m.get("head_norms") == "all":
+            q, k = rms(q, get("attn_q_norm"), m["epsilon"]), rms(k, get("attn_k_norm"), m["epsilon"])
         q = q.reshape(len(tokens), m["heads"], -1)
         k, v = (t.reshape(len(tokens), m["kv_heads"], -1) for t in (k, v))
-        if m.get("head_norms"):
+        if m.get("head_norms") == "each":
             q, k = rms(q, get("attn_q_norm"), m["epsilon"]), rms(k, get("attn_k_norm"), m["epsilon"])
-        q, k = (rotate(t, positions, *layer["rope"]) for t in (q, k))
+        if layer["rope"] is not None:
+            q, k = (rotate(t, positions, *layer["rope"]) for t in (q, k))
         out = np.zeros((len(tokens), m["heads"], v.shape[-1]))
         hidden = (distance < 0) | (distance >= layer["window"])
         for head in range(m["heads"]):
@@ -122,12 +134,36 @@ def decode(m, w, tokens):
             scores = np.where(hidden, -np.inf, scores)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             out[:, head] = weights / weights.sum(-1, keepdims=True) @ v[:, group]
-        mixed = out.reshape(len(tokens), -1) @ get("attn_output").T
-        x = x + (rms(mixed, get("post_attention_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
-        h = rms(x, get("ffn_norm"), m["epsilon"])
-        mixed = (activation(m["activation"], h @ get("ffn_gate").T) * (h @ get("ffn_up").T)) @ get("ffn_down").T
-        x = x + (rms(mixed, get("post_ffw_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
-    return cap(rms(x, w["output_norm"], m["epsilon"]) @ w.get("output", w["token_embd"]).T, m.get("logit_cap"))
+        mixed = out.reshape(len(tokens), -1) @ get("attn_output").T + w.get(f"blk.{i}.attn_output.bias", 0.0)
+        x = x + residual * (rms(mixed, get("post_attention_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
+        h = pre_norm(x, f"blk.{i}.ffn_norm")
+        mixed = mixture(m, w, i, h) if m.get("experts") else network(m, w, f"blk.{i}.ffn_", "", h)
+        x = x + residual * (rms(mixed, get("post_ffw_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
+    logits = pre_norm(x, "output_norm") @ w.get("output", w["token_embd"]).T / m.get("logit_scale", 1.0)
+    return cap(logits, m.get("logit_cap"))
+
+
+def network(m, w, before, after, h):
+    up = h @ w[f"{before}up{after}"].T + w.get(f"{before}up{after}.bias", 0.0)
+    gated = activation(m["activation"], h @ w[f"{before}gate{after}"].T) * up if m.get("gated", True) else activation(m["activation"], up)
+    return gated @ w[f"{before}down{after}"].T + w.get(f"{before}down{after}.bias", 0.0)
+
+
+def mixture(m, w, layer, h):
+    """Each token by itself, with the experts that it chooses."""
+    e, before = m["experts"], f"blk.{layer}.ffn_"
+    scores = h @ w[before + "gate_inp"].T
+    chances = np.exp(scores - scores.max(-1, keepdims=True))
+    chances /= chances.sum(-1, keepdims=True)
+    out = np.zeros_like(h)
+    for t in range(len(h)):
+        chosen = np.argsort(-chances[t])[:e["used"]]
+        weights = chances[t][chosen] / (chances[t][chosen].sum() if e["normalised"] else 1.0)
+        for expert, weight in zip(chosen, weights):
+            out[t] += weight * network(m, w, before, f"_exps.{expert}", h[t])
+    if e.get("shared"):
+        out += network(m, w, before, "_shexp", h) / (1 + np.exp(-h @ w[before + "gate_inp_shexp"]))[:, None]
+    return out
 
 
 def frequencies(rotated, base, factor=1.0):
@@ -137,6 +173,22 @@ def frequencies(rotated, base, factor=1.0):
 def permuted(rows, heads):
     """The order in which llama.cpp's converter writes rows of queries and keys: halves of each head become neighbours."""
     return np.arange(rows).reshape(heads, 2, rows // heads // 2).swapaxes(1, 2).reshape(-1)
+
+
+# Types that the gguf package reads and does not write: where their f16 numbers are, and the mean size of what these are multiplied with.
+SCALES = {Kind.Q2_K: ([80, 82], 15), Kind.Q3_K: ([108], 40), Kind.Q4_K: ([0, 2], 280), Kind.Q5_K: ([0, 2], 560), Kind.Q6_K: ([208], 1400),
+          Kind.IQ4_NL: ([0], 66), Kind.IQ4_XS: ([0], 1200)}
+
+
+def random_blocks(random, kind, rows, columns):
+    """Random bits with scales for numbers as large as those of other matrices."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    places, typical = SCALES[kind]
+    raw = random.integers(0, 256, (rows * columns // block, size), dtype=np.uint8)
+    for at in places:
+        scales = random.uniform(0.8, 1.2, len(raw)) * 1.6 / math.sqrt(columns) / typical
+        raw[:, at:at + 2] = scales.astype(np.float16)[:, None].view(np.uint8)
+    return raw.reshape(rows, -1)
 
 
 class Model:
@@ -155,18 +207,28 @@ class Model:
         w.add_head_count(m["heads"])
         if m["kv_heads"] != m["heads"]:
             w.add_head_count_kv(m["kv_heads"])
-        w.add_layer_norm_rms_eps(m["epsilon"])
+        if m.get("layer_norms"):
+            w.add_layer_norm_eps(m["epsilon"])
+        else:
+            w.add_layer_norm_rms_eps(m["epsilon"])
         w.add_rope_freq_base(m["base"])
         if m["length"] * m["heads"] != m["width"]:
             w.add_key_length(m["length"])
             w.add_value_length(m["length"])
+        if m.get("experts"):
+            w.add_expert_count(m["experts"]["count"])
+            w.add_expert_used_count(m["experts"]["used"])
+            if m["experts"]["inner"] != m["ff"]:
+                w.add_expert_feed_forward_length(m["experts"]["inner"])
+            if m["experts"].get("shared"):
+                w.add_expert_shared_feed_forward_length(m["experts"]["shared"])
 
     def matrix(self, name, rows, columns, order=None, stored=None):
         data = self.random.normal(0, 1.6 / math.sqrt(columns), (rows, columns)).astype(np.float32)
         if name == "token_embd":
             data = self.random.normal(0, 0.25, (rows, columns)).astype(np.float32)
         kind = self.kinds(name)
-        raw = gguf.quants.quantize(data, kind)
+        raw = gguf.quants.quantize(data, kind) if kind not in SCALES else random_blocks(self.random, kind, rows, columns)
         self.weights[name] = gguf.quants.dequantize(raw, kind).astype(np.float64)
         if order is not None:
             raw = raw[order]
@@ -189,29 +251,54 @@ class Model:
             self.matrix("output", vocabulary, width)
         for i in range(m["layers"]):
             name = lambda part: f"blk.{i}.{part}"
-            self.vector(name("attn_norm"), width, 0.5, 1.5)
-            self.vector(name("ffn_norm"), width, 0.5, 1.5)
+            if m.get("pre_norms", True):
+                self.vector(name("attn_norm"), width, 0.5, 1.5)
+                self.vector(name("ffn_norm"), width, 0.5, 1.5)
             together = [] if fused else None
             for part, heads in (("q", m["heads"]), ("k", m["kv_heads"]), ("v", m["kv_heads"])):
-                order = permuted(heads * length, heads) if self.arch == "llama" and part != "v" else None
+                order = permuted(heads * length, heads) if self.arch in ("llama", "smollm3", "granite") and part != "v" else None
                 self.matrix(name(f"attn_{part}"), heads * length, width, order, together)
                 if biases:
                     self.vector(name(f"attn_{part}"), heads * length, -0.5, 0.5, ".bias", order)
             if fused:
                 self.writer.add_tensor(name("attn_qkv.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("attn_output"), width, m["heads"] * length)
+            if m.get("experts"):
+                self.experts(name, m["experts"])
+                self.head_norms(name)
+                continue
             together = [] if fused else None
-            self.matrix(name("ffn_gate"), m["ff"], width, None, together)
+            if m.get("gated", True):
+                self.matrix(name("ffn_gate"), m["ff"], width, None, together)
             self.matrix(name("ffn_up"), m["ff"], width, None, together)
             if fused:
                 self.writer.add_tensor(name("ffn_up.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("ffn_down"), width, m["ff"])
-            if m.get("head_norms"):
-                self.vector(name("attn_q_norm"), length, 0.5, 1.5)
-                self.vector(name("attn_k_norm"), length, 0.5, 1.5)
+            self.head_norms(name)
             if m.get("post_norms"):
                 self.vector(name("post_attention_norm"), width, 1.0, 2.0)
                 self.vector(name("post_ffw_norm"), width, 1.0, 2.0)
+
+    def head_norms(self, name):
+        m, length = self.m, self.m["length"]
+        if m.get("head_norms"):
+            each = m["head_norms"] == "each"
+            self.vector(name("attn_q_norm"), length if each else length * m["heads"], 0.5, 1.5)
+            self.vector(name("attn_k_norm"), length if each else length * m["kv_heads"], 0.5, 1.5)
+
+    def experts(self, name, e):
+        width = self.m["width"]
+        self.matrix(name("ffn_gate_inp"), e["count"], width)
+        for part, rows, columns in (("gate", e["inner"], width), ("up", e["inner"], width), ("down", width, e["inner"])):
+            together = []
+            for expert in range(e["count"]):
+                self.matrix(name(f"ffn_{part}_exps.{expert}"), rows, columns, None, together)
+            self.writer.add_tensor(name(f"ffn_{part}_exps.weight"), np.stack([raw for raw, _ in together]), raw_dtype=together[0][1])
+        if e.get("shared"):
+            self.vector(name("ffn_gate_inp_shexp"), width, -0.5, 0.5)
+            self.matrix(name("ffn_gate_shexp"), e["shared"], width)
+            self.matrix(name("ffn_up_shexp"), e["shared"], width)
+            self.matrix(name("ffn_down_shexp"), width, e["shared"])
 
     def finish(self):
         self.writer.write_header_to_file()
@@ -277,11 +364,19 @@ def write_models(folder, cases):
     model.fill(len(pieces), tied=True)
     done["bytes"] = model.finish()
 
+    # Blocks of 256 elements: every type that is read, in matrices that it fits.
+    mixture = {"output": Kind.IQ4_XS, "attn_q": Kind.Q2_K, "attn_k": Kind.Q3_K, "attn_v": Kind.Q6_K, "attn_output": Kind.MXFP4,
+               "ffn_gate": Kind.Q5_K, "ffn_up": Kind.IQ4_NL, "ffn_down": Kind.Q6_K}
+    superblocks = lambda name: mixture.get(name.split(".")[-1], Kind.Q4_K)
+    model = Model(folder / "superblocks.gguf", "llama", spm, superblocks, sizes(width=256, ff=256, layers=1), 11)
+    model.fill(len(pieces), tied=False)
+    done["superblocks"] = model.finish()
+
     model = Model(folder / "qwen2.gguf", "qwen2", bpe("qwen2"), bf16, sizes(kv_heads=1, base=1e6), 5)
     model.fill(len(tokens), tied=True, biases=True)
     done["qwen2"] = model.finish()
 
-    model = Model(folder / "qwen3.gguf", "qwen3", bpe("qwen2"), f16, sizes(length=16, head_norms=True, base=1e6), 6)
+    model = Model(folder / "qwen3.gguf", "qwen3", bpe("qwen2"), f16, sizes(length=16, head_norms="each", base=1e6), 6)
     model.fill(len(tokens), tied=True)
     done["qwen3"] = model.finish()
 
@@ -296,7 +391,7 @@ def write_models(folder, cases):
     done["gemma2"] = model.finish()
 
     ropes = [(frequencies(8, 10000.0), 1.0), (frequencies(8, 1e6, 8.0), 1.0)]
-    m = sizes(activation="gelu", post_norms=True, head_norms=True, embedding_scale=math.sqrt(32), layers=6, kv_heads=1, base=1e6, epsilon=1e-6)
+    m = sizes(activation="gelu", post_norms=True, head_norms="each", embedding_scale=math.sqrt(32), layers=6, kv_heads=1, base=1e6, epsilon=1e-6)
     m["layer"] = lambda i: {"rope": ropes[i % 6 == 5], "window": np.inf if i % 6 == 5 else 4}
     model = Model(folder / "gemma3.gguf", "gemma3", spm, f16, m, 8)
     model.writer.add_sliding_window(4)
@@ -316,6 +411,57 @@ def write_models(folder, cases):
     model.writer.add_tensor("rope_factors_short.weight", short)
     model.fill(len(pieces), tied=False, fused=True)
     done["phi3"] = model.finish()
+
+    m = sizes(layers=4, base=5e6)
+    plain = m["layer"]
+    m["layer"] = lambda i: {**plain(i), "rope": plain(i)["rope"] if (i + 1) % 4 else None}
+    model = Model(folder / "smollm3.gguf", "smollm3", bpe("smollm"), f16, m, 12)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(tokens), tied=True)
+    done["smollm3"] = model.finish()
+
+    m = sizes(embedding_scale=12.0, residual_scale=0.22, scale=0.0625, logit_scale=8.0)
+    model = Model(folder / "granite.gguf", "granite", bpe("refact"), f16, m, 13)
+    model.writer.add_rope_dimension_count(8)
+    model.writer.add_embedding_scale(12.0)
+    model.writer.add_residual_scale(0.22)
+    model.writer.add_attention_scale(0.0625)
+    model.writer.add_logit_scale(8.0)
+    model.fill(len(tokens), tied=True)
+    done["granite"] = model.finish()
+
+    m = sizes(layer_norms=True, gated=False, activation="gelu", base=1e5)
+    model = Model(folder / "starcoder2.gguf", "starcoder2", bpe("starcoder"), f16, m, 15)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(tokens), tied=True, biases=True)
+    model.vector("output_norm", 32, -0.5, 0.5, ".bias")
+    for i in range(m["layers"]):
+        for part, length in (("attn_norm", 32), ("ffn_norm", 32), ("attn_output", 32), ("ffn_up", 64), ("ffn_down", 32)):
+            model.vector(f"blk.{i}.{part}", length, -0.5, 0.5, ".bias")
+    done["starcoder2"] = model.finish()
+
+    m = sizes(pre_norms=False, post_norms=True, head_norms="all", base=5e5, epsilon=1e-6)
+    model = Model(folder / "olmo2.gguf", "olmo2", bpe("dbrx"), f16, m, 14)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(tokens), tied=False)
+    done["olmo2"] = model.finish()
+
+    routed = lambda kind: lambda name: Kind.F32 if name.endswith("ffn_gate_inp") else kind
+    m = sizes(ff=32, experts=dict(count=4, used=2, inner=32, normalised=True))
+    model = Model(folder / "mixtral.gguf", "llama", spm, routed(Kind.Q8_0), m, 16)
+    model.writer.add_rope_dimension_count(8)
+    model.fill(len(pieces), tied=True)
+    done["mixtral"] = model.finish()
+
+    m = sizes(base=1e6, experts=dict(count=4, used=2, inner=16, normalised=False, shared=48))
+    model = Model(folder / "qwen2moe.gguf", "qwen2moe", bpe("qwen2"), routed(Kind.F16), m, 17)
+    model.fill(len(tokens), tied=False, biases=True)
+    done["qwen2moe"] = model.finish()
+
+    m = sizes(base=1e6, length=16, head_norms="each", experts=dict(count=6, used=3, inner=16, normalised=True))
+    model = Model(folder / "qwen3moe.gguf", "qwen3moe", bpe("qwen2"), routed(Kind.F16), m, 18)
+    model.fill(len(tokens), tied=True)
+    done["qwen3moe"] = model.finish()
     cases["models"] = done
 
 

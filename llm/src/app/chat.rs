@@ -4,7 +4,7 @@
 
 use std::io::BufRead;
 
-use super::{ModelArgs, SamplingArgs, print, write};
+use super::{BATCH, ModelArgs, SamplingArgs, print, write};
 use crate::error::{Error, Result};
 use crate::template::{Message, Template};
 
@@ -25,7 +25,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let mut sampler = args.sampling.sampler()?;
-    let mut ready = args.model.load()?;
+    let mut ready = args.model.load(BATCH)?;
     let template = Template::read(&ready.file)?;
     let mut messages: Vec<Message> = args.system.iter().map(|text| Message::new("system", text)).collect();
     let mut lines = std::io::stdin().lock().lines();

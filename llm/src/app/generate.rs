@@ -1,6 +1,6 @@
 //! `graphc-llm generate MODEL.gguf --prompt TEXT`: goes on from a text.
 
-use super::{ModelArgs, SamplingArgs, print, write};
+use super::{BATCH, ModelArgs, SamplingArgs, print, write};
 use crate::error::{Error, Result};
 
 /// Go on from a text.
@@ -23,7 +23,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let mut sampler = args.sampling.sampler()?;
-    let mut ready = args.model.load()?;
+    let mut ready = args.model.load(BATCH)?;
     let tokens = ready.tokenizer.encode(&args.prompt, true, args.special)?;
     if tokens.is_empty() {
         let message = "the prompt has no tokens, and the model has none that begins a text; give a --prompt";

@@ -2,9 +2,12 @@
 //!
 //! Exit codes: 0 done; 1 a failure of graphc; 2 a mistake in what was given (options, files, models, environment).
 
+mod bench;
 mod chat;
 mod generate;
+mod inspect;
 mod perplexity;
+mod serve;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -33,6 +36,9 @@ enum Verb {
     Generate(generate::Args),
     Chat(chat::Args),
     Perplexity(perplexity::Args),
+    Serve(serve::Args),
+    Inspect(inspect::Args),
+    Bench(bench::Args),
 }
 
 /// The model, and where it runs.
@@ -46,9 +52,9 @@ struct ModelArgs {
     /// Tokens that the cache has room for; by default the model's own context, 4096 at most.
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Tokens of a prompt that one run computes at most.
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    batch: usize,
+    /// Tokens of a prompt that one run computes at most; by default 512, and 128 of a server.
+    #[arg(long, value_name = "TOKENS")]
+    batch: Option<usize>,
     /// Threads on the CPU; 0 is what GRAPHC_THREADS says, or one a core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
@@ -56,6 +62,9 @@ struct ModelArgs {
     #[arg(long, short)]
     quiet: bool,
 }
+
+/// Tokens of a prompt that one run computes at most, where one user waits.
+const BATCH: usize = 512;
 
 /// How tokens are chosen.
 #[derive(clap::Args)]
@@ -106,6 +115,7 @@ impl SamplingArgs {
             repeat_penalty: self.repeat_penalty,
             repeat_last: self.repeat_last,
             seed: self.seed,
+            ..Sampling::default()
         }))
     }
 }
@@ -118,16 +128,17 @@ struct Ready {
 }
 
 impl ModelArgs {
-    /// Loads and compiles, and says what it did on the error stream.
-    fn load(&self) -> Result<Ready> {
+    /// Loads and compiles, and says what it did on the error stream. `batch` is the default of `--batch`.
+    fn load(&self, batch: usize) -> Result<Ready> {
         let started = Instant::now();
         let file = GgufFile::open(&self.model)?;
         let tokenizer = Tokenizer::read(&file)?;
         let options = EngineOptions {
             device: self.device.clone(),
             context: self.context,
-            batch: self.batch,
+            batch: self.batch.unwrap_or(batch),
             threads: self.threads,
+            ..EngineOptions::default()
         };
         let engine = Engine::load(&file, &options)?;
         let vocabulary = engine.decoder().config.vocabulary;
@@ -237,6 +248,9 @@ pub fn main() -> ExitCode {
         Verb::Generate(args) => generate::run(&args),
         Verb::Chat(args) => chat::run(&args),
         Verb::Perplexity(args) => perplexity::run(&args),
+        Verb::Serve(args) => serve::run(&args),
+        Verb::Inspect(args) => inspect::run(&args),
+        Verb::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{ModelArgs, print};
+use super::{BATCH, ModelArgs, print};
 use crate::error::{Error, Result};
 
 /// Measure how well a model foretells a text.
@@ -20,7 +20,7 @@ pub fn run(args: &Args) -> Result<()> {
         path: args.text.clone(),
         source,
     })?;
-    let mut ready = args.model.load()?;
+    let mut ready = args.model.load(BATCH)?;
     let tokens = ready.tokenizer.encode(&text, true, false)?;
     let (mut sum, mut count) = (0.0, 0usize);
     // Each window is read anew, as long texts do not fit the context; its first token is foretold by nothing.

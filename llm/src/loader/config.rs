@@ -54,6 +54,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// An integer of 0 or more.
+    ///
+    /// # Errors
+    /// A key that is missing or of another type.
+    pub fn count(&self, name: &str) -> Result<u64> {
+        Ok(self.file.unsigned(&self.full(name))?)
+    }
+
     /// As [`Keys::size`], with a value for files without the key.
     ///
     /// # Errors
@@ -206,7 +214,10 @@ impl Config {
             rotated,
             context: keys.size("context_length")?,
             vocabulary,
-            epsilon: keys.number("attention.layer_norm_rms_epsilon")?,
+            epsilon: match keys.has("attention.layer_norm_epsilon") {
+                true => keys.number("attention.layer_norm_epsilon")?,
+                false => keys.number("attention.layer_norm_rms_epsilon")?,
+            },
         })
     }
 }

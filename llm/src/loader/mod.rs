@@ -3,8 +3,10 @@
 //! Before: a file that `graphc-gguf` has checked. After: sizes that fit each other, and weights as constants of graphs;
 //! bytes of the file are not copied where they stay as they are.
 
+mod blocks;
 mod config;
 mod weights;
 
+pub use blocks::Form;
 pub use config::{Config, Keys};
 pub use weights::{Loader, Matrix, Rows, Stored};

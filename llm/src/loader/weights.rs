@@ -1,18 +1,19 @@
 //! Tensors of a file to constants of a graph.
 //!
-//! F32, F16 and BF16 stay as they are. All other types become `f16` when they are loaded, or `f32` where a number is
-//! too large for that. Q4_0 and Q8_0 could stay in their bits, as a `Dequantize` with groups of 32, once the CPU's
-//! products of such weights are right for one row of a decoder (they are not, at any level above O0).
+//! F32, F16 and BF16 stay as they are. Blocks that [`Form`] knows stay integers with scales, which products read as they
+//! are. All other types become `f16` when they are loaded, or `f32` where a number is too large for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
 use graphc::frontend::tensor::Tensor;
+use graphc::ir::op::Groups;
 use graphc::ir::{DType, HostTensor, Storage};
 use graphc_gguf::{GgufFile, TensorType, dequantize};
 use half::f16;
 
+use super::blocks::Form;
 use crate::error::{Error, Result};
 
 /// Which rows of a stored matrix are taken, and in which order.
@@ -59,21 +60,54 @@ impl Rows {
     }
 }
 
-/// A matrix `[outputs, inputs]` as a graph has it: `f32`, `f16` or `bf16`.
+/// A matrix `[outputs, inputs]` as a graph has it.
 #[derive(Clone, Debug)]
-pub struct Matrix(Tensor);
+pub enum Matrix {
+    /// `f32`, `f16` or `bf16`.
+    Numbers(Tensor),
+    /// Integers, and a scale, perhaps a zero point, for each group of so many inputs.
+    Groups {
+        numbers: Tensor,
+        scales: Tensor,
+        zeros: Option<Tensor>,
+        size: i64,
+    },
+}
 
 impl Matrix {
+    /// The matrix in `f32`; what reads it reads the stored bits.
+    fn wide(&self) -> Tensor {
+        self.rows(Tensor::clone)
+    }
+
     /// `x · matrixᵀ + bias` in `f32`, from `[…, inputs]` to `[…, outputs]`; the product reads the stored bits.
     #[track_caller]
     pub fn product(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        x.linear(&self.0.cast(DType::F32), bias)
+        x.linear(&self.wide(), bias)
     }
 
     /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`.
     #[track_caller]
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
-        self.0.take(0, ids).cast(DType::F32)
+        self.rows(|stored| stored.take(0, ids))
+    }
+
+    /// Some rows of each part, in `f32`.
+    #[track_caller]
+    fn rows(&self, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+        match self {
+            Matrix::Numbers(numbers) => of(numbers).cast(DType::F32),
+            Matrix::Groups {
+                numbers,
+                scales,
+                zeros,
+                size,
+            } => {
+                let groups = Some(Groups { axis: 1, size: *size });
+                let zeros = zeros.as_ref().map(&of);
+                of(numbers).dequantize_groups(&of(scales), zeros.as_ref(), groups, DType::F32)
+            }
+        }
     }
 }
 
@@ -152,31 +186,64 @@ impl<'a> Loader<'a> {
         let tensor = self.take(name, &[rows.stored(outputs), inputs])?;
         let ty = tensor.ty;
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
-        let bytes = rows.take(&tensor.bytes, size);
+        self.keep(name, ty, rows.take(&tensor.bytes, size), [outputs, inputs])
+    }
+
+    /// Matrices `[count, outputs, inputs]` that the file has as one tensor.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn matrices(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Matrix>> {
+        let tensor = self.take(name, &[count, outputs, inputs])?;
+        let (ty, size) = (tensor.ty, tensor.bytes.len() / count);
+        let one = |at: usize| {
+            let bytes = tensor.bytes.slice(at * size..(at + 1) * size);
+            self.keep(&format!("{name}.{at}"), ty, bytes, [outputs, inputs])
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Makes a matrix of its bytes in the file.
+    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, [outputs, inputs]: [usize; 2]) -> Result<Matrix> {
         let before = bytes.len();
-        let plain = |dtype, bytes| Matrix(constant(name, dtype, [outputs, inputs], bytes));
-        let (matrix, after, kept_as) = match ty {
-            TensorType::F32 => (plain(DType::F32, bytes), before, "f32"),
-            TensorType::F16 => (plain(DType::F16, bytes), before, "f16"),
-            TensorType::BF16 => (plain(DType::BF16, bytes), before, "bf16"),
-            _ => {
+        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, [outputs, inputs], bytes));
+        let (matrix, after, kept_as) = match (ty, Form::of(ty)) {
+            (TensorType::F32, _) => (plain(DType::F32, bytes), before, "f32".to_owned()),
+            (TensorType::F16, _) => (plain(DType::F16, bytes), before, "f16".to_owned()),
+            (TensorType::BF16, _) => (plain(DType::BF16, bytes), before, "bf16".to_owned()),
+            (_, Some(form)) => {
+                let parts = form.parts(ty, &bytes);
+                let after = parts.numbers.len() + parts.scales.len() + parts.zeros.len();
+                let of_groups = |part: &str, dtype, bytes: Vec<u8>| {
+                    let shape = [outputs, inputs / form.group];
+                    constant(&format!("{name}.{part}"), dtype, shape, bytes.into())
+                };
+                let matrix = Matrix::Groups {
+                    numbers: constant(name, form.numbers, [outputs, inputs], parts.numbers.into()),
+                    scales: of_groups("scales", form.scales, parts.scales),
+                    zeros: form.zeros.then(|| of_groups("zeros", DType::F32, parts.zeros)),
+                    size: form.group as i64,
+                };
+                (matrix, after, form.describe())
+            }
+            (_, None) => {
                 let mut numbers = vec![0.0; outputs * inputs];
                 dequantize(ty, &bytes, &mut numbers).map_err(|problem| self.blocks(name, ty, problem))?;
                 let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
-                let (dtype, numbers, kept_as) = if largest <= f16::MAX.to_f32() {
+                let (dtype, numbers) = if largest <= f16::MAX.to_f32() {
                     let halves: Vec<u8> = numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
-                    (DType::F16, halves.into(), "f16")
+                    (DType::F16, halves.into())
                 } else {
-                    (DType::F32, floats(&numbers), "f32")
+                    (DType::F32, floats(&numbers))
                 };
                 let after = numbers.len();
-                (plain(dtype, numbers), after, kept_as)
+                (plain(dtype, numbers), after, dtype.to_string())
             }
         };
         let stored = self.stored.entry(ty.name()).or_default();
         stored.tensors += 1;
         stored.bytes = (stored.bytes.0 + before, stored.bytes.1 + after);
-        kept_as.clone_into(&mut stored.kept_as);
+        stored.kept_as = kept_as;
         Ok(matrix)
     }
 

@@ -7,7 +7,8 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, Pairs};
+use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs};
+use super::experts::Experts;
 use super::rope::rotate;
 use crate::error::Result;
 use crate::loader::{Config, Loader, Matrix, Rows, Stored};
@@ -27,7 +28,7 @@ pub struct Decoder {
     pub stored: BTreeMap<&'static str, Stored>,
     embedding: Matrix,
     blocks: Vec<Block>,
-    norm: Tensor,
+    norm: Norm,
     output: Matrix,
 }
 
@@ -45,20 +46,57 @@ impl Projection {
     }
 }
 
+/// A layer's feed-forward network.
+#[derive(Clone, Debug)]
+enum Network {
+    One {
+        /// None in a network without one.
+        gate: Option<Matrix>,
+        up: Projection,
+        down: Projection,
+    },
+    Mixture(Experts),
+}
+
+/// A norm's weights, and the biases of a layer norm.
+#[derive(Clone, Debug)]
+struct Norm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Norm {
+    fn load(loader: &mut Loader<'_>, name: &str, width: usize, norms: Norms) -> Result<Norm> {
+        Ok(Norm {
+            weight: loader.vector(&format!("{name}.weight"), width)?,
+            bias: match norms {
+                Norms::Rms => None,
+                Norms::Layer => Some(loader.vector(&format!("{name}.bias"), width)?),
+            },
+        })
+    }
+
+    #[track_caller]
+    fn of(&self, x: &Tensor, epsilon: f64) -> Tensor {
+        match &self.bias {
+            None => x.rms_norm(Some(&self.weight), epsilon),
+            Some(bias) => x.layer_norm(Some(&self.weight), Some(bias), epsilon),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Block {
-    attention_norm: Tensor,
+    /// Before attention, and before the feed-forward network.
+    pre_norms: Option<[Norm; 2]>,
     query: Projection,
     key: Projection,
     value: Projection,
     output: Projection,
-    head_norms: Option<[Tensor; 2]>,
-    feed_forward_norm: Tensor,
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
+    head_norms: Option<[Norm; 2]>,
+    network: Network,
     /// Behind attention, and behind the feed-forward network.
-    post_norms: Option<[Tensor; 2]>,
+    post_norms: Option<[Norm; 2]>,
 }
 
 impl Block {
@@ -99,48 +137,69 @@ impl Block {
                 bias: is_there.then(|| loader.bias(&bias, outputs, &rows)).transpose()?,
             });
         }
-        let output_bias = format!("blk.{index}.attn_output.bias");
-        let output = Projection {
-            matrix: loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?,
-            bias: (loader.has(&output_bias))
-                .then(|| loader.vector(&output_bias, width))
-                .transpose()?,
+        let with_bias = |loader: &mut Loader<'_>, matrix: Matrix, part: &str, outputs: usize| {
+            let bias = format!("blk.{index}.{part}.bias");
+            let bias = (loader.has(&bias)).then(|| loader.vector(&bias, outputs)).transpose()?;
+            Result::Ok(Projection { matrix, bias })
         };
-        let (gate, up) = match description.fused {
-            Fused::Apart => (
-                loader.matrix(&name("ffn_gate"), feed_forward, width, &Rows::All)?,
-                loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::All)?,
-            ),
-            Fused::Together => {
-                let mut half = |start: usize| {
+        let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
+        let output = with_bias(loader, output, "attn_output", width)?;
+        let network = match description.mixture {
+            Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
+            None => {
+                let mut part = |part: &str, of: usize, start: usize| {
                     let range = start..start + feed_forward;
-                    let of = 2 * feed_forward;
-                    loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::Part { of, range })
+                    let rows = if of == feed_forward {
+                        Rows::All
+                    } else {
+                        Rows::Part { of, range }
+                    };
+                    loader.matrix(&name(part), feed_forward, width, &rows)
                 };
-                (half(0)?, half(feed_forward)?)
+                let (gate, up) = match (description.fused, description.gated) {
+                    (_, false) => (None, part("ffn_up", feed_forward, 0)?),
+                    (Fused::Apart, true) => {
+                        let gate = part("ffn_gate", feed_forward, 0)?;
+                        (Some(gate), part("ffn_up", feed_forward, 0)?)
+                    }
+                    (Fused::Together, true) => {
+                        let gate = part("ffn_up", 2 * feed_forward, 0)?;
+                        (Some(gate), part("ffn_up", 2 * feed_forward, feed_forward)?)
+                    }
+                };
+                let up = with_bias(loader, up, "ffn_up", feed_forward)?;
+                let down = loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?;
+                let down = with_bias(loader, down, "ffn_down", width)?;
+                Network::One { gate, up, down }
             }
         };
-        let mut pair = |is_there: bool, names: [&str; 2], length: usize| {
+        let mut pair = |is_there: bool, names: [&str; 2], lengths: [usize; 2], norms: Norms| {
             if !is_there {
                 return Ok(None);
             }
-            let [one, other] = names.map(|part| loader.vector(&name(part), length));
-            Result::Ok(Some([one?, other?]))
+            let names = names.map(|part| format!("blk.{index}.{part}"));
+            let one = Norm::load(loader, &names[0], lengths[0], norms)?;
+            Result::Ok(Some([one, Norm::load(loader, &names[1], lengths[1], norms)?]))
         };
-        let head_norms = pair(description.head_norms, ["attn_q_norm", "attn_k_norm"], key_length)?;
-        let post_norms = pair(description.post_norms, ["post_attention_norm", "post_ffw_norm"], width)?;
+        let lengths = match description.head_norms {
+            HeadNorms::All => [heads * key_length, kv_heads * key_length],
+            HeadNorms::Each | HeadNorms::Without => [key_length; 2],
+        };
+        let has_head_norms = description.head_norms != HeadNorms::Without;
+        let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths, Norms::Rms)?;
+        let (norms, widths) = (description.norms, [width; 2]);
+        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], widths, norms)?;
+        let names = ["post_attention_norm", "post_ffw_norm"];
+        let post_norms = pair(description.post_norms, names, widths, norms)?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
         Ok(Block {
-            attention_norm: loader.vector(&name("attn_norm"), width)?,
+            pre_norms,
             query,
             key,
             value,
             output,
             head_norms,
-            feed_forward_norm: loader.vector(&name("ffn_norm"), width)?,
-            gate,
-            up,
-            down: loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?,
+            network,
             post_norms,
         })
     }
@@ -157,7 +216,7 @@ impl Decoder {
             true => loader.matrix("output.weight", config.vocabulary, config.width, &Rows::All)?,
             false => embedding.clone(),
         };
-        let norm = loader.vector("output_norm.weight", config.width)?;
+        let norm = Norm::load(&mut loader, "output_norm", config.width, description.norms)?;
         let blocks = (0..config.layers)
             .map(|index| Block::load(&config, &description, &mut loader, index))
             .collect::<Result<_>>()?;
@@ -211,21 +270,26 @@ impl Decoder {
             one.expand(Shape(vec![1.into(), heads.into(), count.clone(), length.into()]))
         };
         let places = [at(self.config.key_length), at(self.config.value_length)];
-        let mut h = self.embedding.look_up(&tokens);
-        if self.description.embedding_scale != 1.0 {
-            h = h * self.description.embedding_scale;
-        }
+        let mut h = scaled(self.embedding.look_up(&tokens), self.description.embedding_scale);
         let mut next = Vec::new();
         for (index, block) in self.blocks.iter().enumerate() {
             let layer = self.description.layers[index];
             let caches = [&caches[2 * index], &caches[2 * index + 1]];
-            let (mixed, kept) = self.attention(block, &h, &tables[layer.rope], layer.window, caches, &places, &seen);
+            let (mixed, kept) = self.attention(
+                block,
+                &h,
+                layer.rope.map(|at| &tables[at]),
+                layer.window,
+                caches,
+                &places,
+                &seen,
+            );
             next.extend(kept);
-            h = &h + mixed;
-            h = &h + self.feed_forward(block, &h);
+            h = &h + scaled(mixed, self.description.residual_scale);
+            h = &h + scaled(self.feed_forward(block, &h), self.description.residual_scale);
         }
-        let wanted = h.index_select(0, &rows).rms_norm(Some(&self.norm), self.config.epsilon);
-        let mut logits = self.output.product(&wanted, None);
+        let wanted = self.norm.of(&h.index_select(0, &rows), self.config.epsilon);
+        let mut logits = scaled(self.output.product(&wanted, None), self.description.logit_scale);
         if let Some(cap) = self.description.logit_cap {
             logits = (logits * (1.0 / cap)).tanh() * cap;
         }
@@ -242,24 +306,28 @@ impl Decoder {
         &self,
         block: &Block,
         h: &Tensor,
-        tables: &[Tensor; 2],
+        tables: Option<&[Tensor; 2]>,
         window: Option<i64>,
         caches: [&Tensor; 2],
         places: &[Tensor; 2],
         seen: &Dim,
     ) -> (Tensor, [Tensor; 2]) {
         let config = &self.config;
-        let x = h.rms_norm(Some(&block.attention_norm), config.epsilon);
+        let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[0]));
         // [S, heads · length] to [1, heads, S, length], with each head normalised and turned where that is asked for.
-        let heads = |projection: &Projection, count: usize, norm: Option<&Tensor>| {
-            let apart = projection.of(&x).unflatten(-1, shape![count, -1]);
-            let normed = match norm {
-                Some(norm) => apart.rms_norm(Some(norm), config.epsilon),
-                None => apart,
+        let heads = |projection: &Projection, count: usize, norm: Option<&Norm>| {
+            let (all, each) = match self.description.head_norms {
+                HeadNorms::All => (norm, None),
+                HeadNorms::Each | HeadNorms::Without => (None, norm),
             };
-            normed.transpose(0, 1).unsqueeze(0)
+            let together = self.normed(&projection.of(&x), all);
+            let apart = self.normed(&together.unflatten(-1, shape![count, -1]), each);
+            apart.transpose(0, 1).unsqueeze(0)
         };
-        let turn = |x: &Tensor| rotate(x, tables, config.rotated, config.key_length);
+        let turn = |x: &Tensor| match tables {
+            Some(tables) => rotate(x, tables, config.rotated, config.key_length),
+            None => x.clone(),
+        };
         let [query_norm, key_norm] = [0, 1].map(|at| block.head_norms.as_ref().map(|norms| &norms[at]));
         let q = turn(&heads(&block.query, config.heads, query_norm));
         let k = turn(&heads(&block.key, config.kv_heads, key_norm));
@@ -279,26 +347,42 @@ impl Decoder {
             .transpose(0, 1)
             .flatten(-2, -1);
         let out = block.output.of(&mixed);
-        let out = match &block.post_norms {
-            Some([norm, _]) => out.rms_norm(Some(norm), config.epsilon),
-            None => out,
-        };
+        let out = self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[0]));
         (out, kept)
     }
 
-    /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`.
+    /// A norm, where there is one.
     #[track_caller]
-    fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
-        let x = h.rms_norm(Some(&block.feed_forward_norm), self.config.epsilon);
-        let gate = block.gate.product(&x, None);
-        let gate = match self.description.activation {
-            Activation::Silu => gate.silu(),
-            Activation::Gelu => gate.gelu_tanh(),
-        };
-        let out = block.down.product(&(gate * block.up.product(&x, None)), None);
-        match &block.post_norms {
-            Some([_, norm]) => out.rms_norm(Some(norm), self.config.epsilon),
-            None => out,
+    fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> Tensor {
+        match norm {
+            Some(norm) => norm.of(x, self.config.epsilon),
+            None => x.clone(),
         }
     }
+
+    /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`, or without a gate `down(act(up · x))`.
+    #[track_caller]
+    fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
+        let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[1]));
+        let activated = |x: Tensor| match self.description.activation {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_tanh(),
+        };
+        let out = match &block.network {
+            Network::Mixture(experts) => experts.of(&x),
+            Network::One {
+                gate: Some(gate),
+                up,
+                down,
+            } => down.of(&(activated(gate.product(&x, None)) * up.of(&x))),
+            Network::One { gate: None, up, down } => down.of(&activated(up.of(&x))),
+        };
+        self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
+    }
+}
+
+/// A factor, where there is one.
+#[track_caller]
+fn scaled(x: Tensor, factor: f64) -> Tensor {
+    if factor == 1.0 { x } else { x * factor }
 }

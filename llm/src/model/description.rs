@@ -1,5 +1,6 @@
 //! What tells one architecture from another.
 
+use super::experts::Mixture;
 use super::rope::Rope;
 use crate::loader::Config;
 
@@ -10,13 +11,24 @@ pub struct Description {
     pub pairs: Pairs,
     pub biases: Biases,
     pub fused: Fused,
-    /// Whether queries and keys are normalised, head by head, before they are rotated.
-    pub head_norms: bool,
+    pub norms: Norms,
+    /// Whether what goes into attention and the feed-forward network is normalised.
+    pub pre_norms: bool,
+    /// Whether queries and keys are normalised before they are rotated.
+    pub head_norms: HeadNorms,
     /// Whether what attention and the feed-forward network give is normalised before it is added.
     pub post_norms: bool,
     pub activation: Activation,
+    /// Whether the feed-forward network is `down(act(gate · x) ⊙ up · x)`; else `down(act(up · x))`.
+    pub gated: bool,
+    /// The experts that the feed-forward networks are.
+    pub mixture: Option<Mixture>,
     /// Factor of the embeddings.
     pub embedding_scale: f64,
+    /// Factor of what attention and the feed-forward network give, before it is added.
+    pub residual_scale: f64,
+    /// Factor of the logits.
+    pub logit_scale: f64,
     /// Factor of the scores of attention.
     pub score_scale: f64,
     /// `cap · tanh(x / cap)` of the scores.
@@ -33,8 +45,27 @@ pub struct Description {
 pub struct Layer {
     /// The number of tokens that one sees, itself included; None for all before it.
     pub window: Option<i64>,
-    /// The place of its rotary embedding in [`Description::ropes`].
-    pub rope: usize,
+    /// The place of its rotary embedding in [`Description::ropes`]; None for a layer that has none.
+    pub rope: Option<usize>,
+}
+
+/// Norms of the residual stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Norms {
+    /// `x / √(mean(x²) + ε)`, with weights.
+    Rms,
+    /// `(x − mean) / √(variance + ε)`, with weights and biases.
+    Layer,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeadNorms {
+    Without,
+    /// Each head by itself, all with the same weights.
+    Each,
+    /// All heads together.
+    All,
 }
 
 /// Pairs of elements that rotary embedding turns. Graphs have halves; rows of files that have neighbours are reordered
@@ -78,15 +109,27 @@ impl Description {
             pairs: Pairs::Halves,
             biases: Biases::AsStored,
             fused: Fused::Apart,
-            head_norms: false,
+            norms: Norms::Rms,
+            pre_norms: true,
+            head_norms: HeadNorms::Without,
             post_norms: false,
             activation: Activation::Silu,
+            gated: true,
+            mixture: None,
             embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             score_scale: 1.0 / (config.key_length as f64).sqrt(),
             score_cap: None,
             logit_cap: None,
             ropes: vec![rope],
-            layers: vec![Layer { window: None, rope: 0 }; config.layers],
+            layers: vec![
+                Layer {
+                    window: None,
+                    rope: Some(0)
+                };
+                config.layers
+            ],
         }
     }
 }

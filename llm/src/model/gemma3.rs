@@ -1,7 +1,7 @@
 //! Gemma 3, text: as Gemma 2 without caps, with norms of heads; five of six layers see a window, with a rotary
 //! embedding of their own.
 
-use super::description::{Activation, Description, Layer};
+use super::description::{Activation, Description, HeadNorms, Layer};
 use super::rope::Rope;
 use crate::error::Result;
 use crate::loader::{Config, Keys, Loader};
@@ -11,7 +11,7 @@ const PERIOD: usize = 6;
 
 pub fn describe(keys: &Keys<'_>, config: &Config, _: &mut Loader<'_>, _: usize) -> Result<Description> {
     let mut description = Description::plain(config, Rope::read(keys, config, None)?);
-    description.head_norms = true;
+    description.head_norms = HeadNorms::Each;
     description.post_norms = true;
     description.activation = Activation::Gelu;
     description.embedding_scale = (config.width as f64).sqrt();
@@ -26,7 +26,7 @@ pub fn describe(keys: &Keys<'_>, config: &Config, _: &mut Loader<'_>, _: usize) 
         if index % PERIOD < PERIOD - 1 {
             *layer = Layer {
                 window: Some(window),
-                rope: 1,
+                rope: Some(1),
             };
         }
     }

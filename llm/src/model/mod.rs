@@ -6,16 +6,23 @@
 mod attention;
 mod decoder;
 mod description;
+mod experts;
 mod gemma2;
 mod gemma3;
+mod granite;
 mod llama;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen_moe;
 mod rope;
+mod smollm3;
+mod starcoder2;
 
 pub use decoder::{Decoder, NAMES};
-pub use description::{Activation, Biases, Description, Fused, Layer, Pairs};
+pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs};
+pub use experts::Mixture;
 pub use rope::Rope;
 
 use graphc_gguf::GgufFile;
@@ -31,9 +38,15 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("llama", llama::describe),
     ("qwen2", qwen2::describe),
     ("qwen3", qwen3::describe),
+    ("qwen2moe", qwen_moe::second),
+    ("qwen3moe", qwen_moe::third),
     ("gemma2", gemma2::describe),
     ("gemma3", gemma3::describe),
     ("phi3", phi3::describe),
+    ("smollm3", smollm3::describe),
+    ("granite", granite::describe),
+    ("olmo2", olmo2::describe),
+    ("starcoder2", starcoder2::describe),
 ];
 
 /// Finds the architecture of a file.

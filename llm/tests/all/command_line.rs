@@ -23,6 +23,12 @@ fn run(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
+/// Runs a verb that has no threads to choose.
+fn run_as_it_is(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_graphc-llm"));
+    command.args(arguments).output().expect("it runs")
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("whole characters")
 }
@@ -162,4 +168,66 @@ fn mistakes_end_with_2_and_name_themselves() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(option), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn inspect_shows_keys_tensors_and_bytes() {
+    let path = model("superblocks");
+    let output = run_as_it_is(&["inspect", &path]);
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for line in [
+        "llama.block_count = 1",
+        "(360 of String)",
+        "Q6_K: 2 tensors, 69632 elements, 57120 bytes; matrices are kept as i8 with a scale of f32 for each 16",
+    ] {
+        assert!(out.contains(line), "{line} is not in {out}");
+    }
+    let output = run_as_it_is(&["inspect", &path, "--format", "json", "--all"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let file = open("superblocks");
+    let tensors = value["tensors"].as_array().expect("a list");
+    assert_eq!(tensors.len(), file.tensors.len());
+    for tensor in tensors {
+        let stored = file
+            .tensor(tensor["name"].as_str().expect("a name"))
+            .expect("it is there");
+        assert_eq!(tensor["bytes"], stored.bytes.len());
+        assert_eq!(tensor["type"], stored.ty.name());
+    }
+    assert_eq!(
+        value["keys"]["tokenizer.ggml.tokens"].as_array().map(Vec::len),
+        Some(360)
+    );
+    assert!(value["refusal"].is_null());
+}
+
+#[test]
+fn bench_has_a_row_for_each_size() {
+    let path = model("llama");
+    let sizes = ["--prompt", "20,7", "-n", "5", "-r", "2", "--format", "json", "--quiet"];
+    let output = run(&[&["bench", &path][..], &sizes].concat(), "");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = rows.as_array().expect("a list");
+    let tests: Vec<_> = rows.iter().filter_map(|row| row["test"].as_str()).collect();
+    assert_eq!(tests, ["pp20", "pp7", "tg5"]);
+    for row in rows {
+        assert_eq!(row["samples_ts"].as_array().map(Vec::len), Some(2));
+        assert!(row["avg_ts"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+    let table = run(&["bench", &path, "-p", "0", "-n", "3", "-r", "1"], "");
+    let out = text(&table.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines.len() == 3 && lines[2].contains("|      tg3 |"), "{out}");
+    let csv = run(
+        &["bench", &path, "-p", "4", "-n", "0", "-r", "1", "--format", "csv"],
+        "",
+    );
+    assert_eq!(
+        text(&csv.stdout).lines().nth(1).map(|row| row.split(',').count()),
+        Some(10)
+    );
+    let long = run(&["bench", &path], "");
+    assert_eq!(long.status.code(), Some(2));
+    assert!(text(&long.stderr).contains("512 tokens do not fit into the context of 256"));
 }

@@ -2,8 +2,10 @@
 //! command line.
 
 mod command_line;
+mod http;
 mod models;
 mod refusals;
+mod server;
 mod text;
 
 use std::path::{Path, PathBuf};

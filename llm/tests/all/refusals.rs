@@ -75,11 +75,16 @@ fn keys_and_tensors_that_do_not_fit_are_named() {
     });
     assert!(text.contains("llama.rope.scaling.type is twist"), "{text}");
 
-    let text = message("llama", |file| set(file, "llama.expert_count", Value::U32(8)));
+    let text = message("mixtral", |file| set(file, "llama.expert_used_count", Value::U32(5)));
     assert!(
-        text.contains("llama.expert_count is 8") && text.contains("not supported"),
+        text.contains("llama.expert_used_count is 5; there are 4 experts"),
         "{text}"
     );
+
+    let text = message("qwen3moe", |file| {
+        set(file, "qwen3moe.expert_gating_func", Value::U32(2))
+    });
+    assert!(text.contains("qwen3moe.expert_gating_func is 2"), "{text}");
 
     let text = message("llama", |file| {
         let tensor = file.tensors.get_mut("blk.0.ffn_up.weight").expect("it is there");
