@@ -17,6 +17,13 @@ use crate::quantize::cache::unpacked_values;
 const REPEAT_LIMIT: i64 = 4;
 /// Elements that several kernels compute again in less time than a GPU takes to launch one that stores them.
 const SLIGHT: i64 = 1 << 15;
+/// Elements from which what is stored and read again goes to memory and back.
+const MANY: i64 = 1 << 20;
+/// How often readers may compute an element again that is made of narrower ones.
+const READINGS: i64 = 4;
+/// Elementwise nodes that may follow the cast from narrower numbers, and what they read beside may have this part of its elements.
+const WIDENED: usize = 3;
+const SMALLER: i64 = 16;
 /// Elementwise nodes, one after the other, behind which a collective is looked for.
 const NEAR: usize = 6;
 
@@ -133,7 +140,7 @@ impl Fuser<'_> {
         let made = self.generated[id.index()] || self.dequantised[id.index()] || self.masks_by_position(id);
         let free = is_free(op) || made || unpacks || looked_up;
         if !free {
-            if regions.len() > 1 && !self.is_slight(id) {
+            if regions.len() > 1 && !self.is_slight(id) && !self.reads_less(id) {
                 return Err(Barrier::SeveralConsumers);
             }
             for r in &regions {
@@ -266,6 +273,46 @@ impl Fuser<'_> {
             && !is_costly(&node.op)
             && node.operands.iter().all(there)
             && self.evaluations_of(id) <= SLIGHT
+    }
+
+    /// Says whether the map is a few instructions on so many narrower numbers that what its readers take from memory is less than what the
+    /// map would have stored: a normalisation's `f32` of an image in `f16`, less the mean.
+    fn reads_less(&self, id: NodeId) -> bool {
+        let elements = self.elements(id);
+        self.target.is_gpu()
+            && elements >= MANY
+            && self.evaluations_of(id) <= READINGS * elements
+            && self.is_of_narrower(Value::from(id), elements, WIDENED)
+    }
+
+    /// Says whether a value is a few instructions on one tensor of as many but narrower numbers, and on tensors that are much smaller.
+    fn is_of_narrower(&self, value: Value, elements: i64, depth: usize) -> bool {
+        let node = self.graph.node(value.node);
+        match &node.op {
+            Op::Elementwise(Elementwise::Cast(to)) => self.graph.ty(node.operands[0]).dtype.bits() < to.bits(),
+            Op::View(View::Reshape(_)) => depth > 0 && self.is_of_narrower(node.operands[0], elements, depth - 1),
+            op @ Op::Elementwise(_) if depth > 0 && !is_costly(op) => {
+                let mut large = node
+                    .operands
+                    .iter()
+                    .map(|v| self.before_broadcast(*v))
+                    .collect::<Vec<_>>();
+                large.retain(|v| {
+                    let size = self.graph.ty(*v).elements().hint(self.graph.symbols());
+                    size.saturating_mul(SMALLER) > elements
+                });
+                matches!(large[..], [one] if self.is_of_narrower(one, elements, depth - 1))
+            }
+            _ => false,
+        }
+    }
+
+    /// The value that broadcasts and reshapes are of.
+    fn before_broadcast(&self, mut value: Value) -> Value {
+        while let Op::View(View::Broadcast(_) | View::Reshape(_)) = self.op(value.node) {
+            value = self.graph.node(value.node).operands[0];
+        }
+        value
     }
 
     /// Says whether costly work of the map would be done many times over by its readers.
