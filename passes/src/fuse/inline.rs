@@ -290,7 +290,7 @@ impl Fuser<'_> {
         let node = self.graph.node(value.node);
         match &node.op {
             Op::Elementwise(Elementwise::Cast(to)) => self.graph.ty(node.operands[0]).dtype.bits() < to.bits(),
-            Op::View(View::Reshape(_)) => depth > 0 && self.is_of_narrower(node.operands[0], elements, depth - 1),
+            Op::View(View::Reshape(_) | View::Transpose(_)) => self.is_of_narrower(node.operands[0], elements, depth),
             op @ Op::Elementwise(_) if depth > 0 && !is_costly(op) => {
                 let mut large = node
                     .operands
