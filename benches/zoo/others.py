@@ -250,7 +250,8 @@ class Graph(nn.Module):
 
     def forward(self, x, edges):
         for own, others in zip(self.own, self.others):
-            sums = torch.zeros_like(x).index_add(0, edges[1], others(x)[edges[0]])
+            messages = others(x)[edges[0]]
+            sums = (x * 0).scatter_add(0, edges[1][:, None].expand_as(messages), messages)
             x = F.relu(own(x) + sums)
         return x
 
