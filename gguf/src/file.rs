@@ -257,6 +257,15 @@ fn wrong(key: &str, value: &Value, wanted: &str) -> Problem {
 }
 
 fn map(path: &Path) -> Result<Bytes, GgufError> {
+    let kind = std::fs::metadata(path).map_err(|error| Problem::Io(error).in_file(path))?;
+    if !kind.is_file() {
+        let what = if kind.is_dir() {
+            "it is a folder"
+        } else {
+            "it is no regular file, which alone can be mapped"
+        };
+        return Err(Problem::Io(std::io::Error::other(what)).in_file(path));
+    }
     let opened = std::fs::File::open(path).map_err(|error| Problem::Io(error).in_file(path))?;
     let length = opened
         .metadata()

@@ -280,6 +280,13 @@ impl Duplicate for Vec<u8> {
 
 /// Every cut, and many changed bytes: an error or a file, never a panic.
 #[test]
+fn what_is_no_regular_file_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let error = GgufFile::open(folder.path()).expect_err("a folder").to_string();
+    assert!(error.contains("it is a folder"), "{error}");
+}
+
+#[test]
 fn no_damage_panics() {
     let whole = [include_bytes!("data/writer.gguf").to_vec(), small(&[])];
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
