@@ -307,7 +307,7 @@ fn turned_queries_on_gfx1201_and_gfx1030() {
 fn check_candidates(arch: &str, dtype: &str) {
     let Some(tools) = toolchain() else { return };
     let case = case([2, 1], [70, 97], [64, 64], true, false);
-    let graph = ir::graph::parse::parse(&text(&case, dtype)).expect("parses");
+    let graph = parse(&text(&case, dtype)).expect("parses");
     let built = tools.build(&graph, arch, None);
     let plan = &built.program.variants[0].plan;
     let kernel = plan.kernels.values().next().expect("a kernel");
