@@ -1,7 +1,8 @@
 //! Attention: lambdas for the operands, the score and the epilogue around the one-pass core.
 
 use ir::kernel::{
-    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess, Weights,
+    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess, QueryPlace,
+    Weights,
 };
 use ir::{DType, Entity};
 
@@ -36,11 +37,12 @@ impl Flash<'_> {
             tiles: Box::new(move |d, dv| {
                 let (waves, keys, split) = (t.waves, t.keys, t.split);
                 // What a kernel does not use is not printed.
-                let fragments = match (t.fragments, t.queries_stay, weights) {
-                    (1, false, Weights::Softmax) => String::new(),
-                    (fragments, false, Weights::Softmax) => format!(", {fragments}"),
-                    (fragments, true, Weights::Softmax) => format!(", {fragments}, true"),
-                    (fragments, stay, Weights::Scores) => format!(", {fragments}, {stay}, true"),
+                let place = t.queries_in.name();
+                let fragments = match (t.fragments, t.queries_in, weights) {
+                    (1, QueryPlace::Registers, Weights::Softmax) => String::new(),
+                    (fragments, QueryPlace::Registers, Weights::Softmax) => format!(", {fragments}"),
+                    (fragments, _, Weights::Softmax) => format!(", {fragments}, QueryPlace::{place}"),
+                    (fragments, _, Weights::Scores) => format!(", {fragments}, QueryPlace::{place}, true"),
                 };
                 format!("FlashTile<{instruction}, {waves}, {keys}, {d}, {dv}, {split}{fragments}>")
             }),

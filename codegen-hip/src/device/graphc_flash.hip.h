@@ -21,6 +21,10 @@ constexpr GRAPHC_DEVICE int power_of_two_from(int n) {
 /// Floats of a lane that a wave hands over to the one that it shares queries with: outputs, a maximum and a sum of each row.
 constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return rows * (outputs + 2); }
 
+/// Where a wave's queries are while keys pass by: in registers as the instruction takes them; of each half of a wave its own half, where
+/// the instruction wants all of them in both; or in LDS, from which they are read for every tile (`mma.sync`).
+enum class QueryPlace { REGISTERS, HALVED, LDS };
+
 /// The sizes of an attention kernel: the instruction, waves of a workgroup, keys of a wave's tile, widths of keys and of
 /// values. `SPLIT` neighbouring waves have the same queries and share out the keys: few queries then keep all waves busy. A wave has
 /// `FRAGMENTS` times as many queries as the instruction has rows, which read a key and a value from LDS together.
@@ -31,7 +35,7 @@ constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return r
 /// `CHAINED`: scores are weights as they are. Two products then are one kernel, `f(X · A) · B`: a query is a row of `X`, a
 /// key a column of `A`, a value a row of `B`.
 template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1,
-          bool QUERIES_STAY_ = false, bool CHAINED_ = false>
+          QueryPlace QUERIES_IN_ = QueryPlace::REGISTERS, bool CHAINED_ = false>
 struct FlashTile {
     using Instruction = Instruction_;
     using I = Instruction_;
@@ -54,7 +58,7 @@ struct FlashTile {
     static constexpr int STAGES = I::SYNC ? 2 : 1, STAGE_BYTES = KEY_BYTES + VALUE_BYTES;
     /// Queries go through LDS with `mma.sync`: first where the second tile will be, or for good behind both.
     static constexpr int QUERY_BYTES = I::SYNC ? QUERIES * DEPTH * SIZE : 0;
-    static constexpr bool QUERIES_STAY = QUERIES_STAY_;
+    static constexpr bool QUERIES_STAY = QUERIES_IN_ == QueryPlace::LDS, HALVED = QUERIES_IN_ == QueryPlace::HALVED;
     static constexpr int QUERIES_AT = QUERIES_STAY ? STAGES * STAGE_BYTES : STAGE_BYTES;
     static constexpr int MERGE_BYTES =
         (SPLIT > 1 ? WAVES / 2 : 0) * LANES * floats_handed_over(FRAGMENTS * I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
@@ -432,9 +436,6 @@ struct MatrixRows {
     }
 };
 
-/// Widest queries that a lane holds whole where the instruction wants all of them in both halves of the wave.
-constexpr int WIDEST_WHOLE_QUERY = 128;
-
 /// A wave's queries, with tiles that go through registers to LDS.
 template <typename F, int WIDTH, typename Query, typename Key, typename Value>
 struct FlashRows : MatrixRows<F, WIDTH> {
@@ -452,9 +453,8 @@ struct FlashRows : MatrixRows<F, WIDTH> {
     u8* lds;
     Fetcher<Key, F::TILE, F::DEPTH, F::THREADS> keys_fetch;
     Fetcher<Value, F::COLS, F::TILE, F::THREADS> values_fetch;
-    /// Where both halves of the wave give all of an operand, a lane of wide queries keeps its own half, and gets the other from its partner
-    /// for each product: registers are what such a kernel lacks.
-    static constexpr bool HALVED = I::CHUNKS == 2 && F::D > WIDEST_WHOLE_QUERY;
+    /// A lane keeps its own half of a query, and gets the other from its partner for each product.
+    static constexpr bool HALVED = F::HALVED && I::CHUNKS == 2;
     static constexpr int HELD_CHUNKS = HALVED ? 1 : I::CHUNKS;
     Chunk query[F::STEPS][Base::ROWS][HELD_CHUNKS];
     int keys_at[F::SCORES], values_at[Out::FUSED];

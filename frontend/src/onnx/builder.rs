@@ -4,6 +4,7 @@
 //! the graph, or several of these; [`Builder::value`] makes the graph's value. So shapes and unused initializers
 //! leave no node, and a size that is needed as data becomes `Op::DimValue`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -27,6 +28,23 @@ pub(super) enum Like {
     Near,
 }
 
+/// A condition of the graph: a run in which it is false fails.
+#[derive(Clone, Debug)]
+struct Check {
+    message: String,
+    value: Value,
+    kind: CheckKind,
+}
+
+/// What a condition is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CheckKind {
+    /// Numbers that the graph was made for. What was made of them may be anywhere.
+    Assumed,
+    /// An op, which need not be computed where its branch is not taken.
+    Required,
+}
+
 /// How far a float that sizes are made of may be from the one that a graph was made for, as a part of it.
 const NEAR: f64 = 1e-5;
 
@@ -40,8 +58,8 @@ pub(super) struct Builder {
     pub sizes: Sizes,
     slots: Vec<Slot>,
     dim_values: IndexMap<Dim, Value>,
-    /// Conditions on inputs and on what is made of them, with their messages. A graph's conditions come after its other outputs.
-    checks: Vec<(String, Value)>,
+    /// Conditions on inputs and on what is made of them. A graph's conditions come after its other outputs.
+    checks: Vec<Check>,
     /// The inputs of the run that the graph is for, where there is one, and what computes with them.
     given: IndexMap<String, HostTensor>,
     evaluator: GivenEvaluator,
@@ -143,7 +161,8 @@ impl Builder {
             let near = HostTensor::from_f64(DType::F32, tensor.shape.clone(), &near);
             let wanted = HostTensor::from_f64(DType::F32, tensor.shape.clone(), &numbers);
             let [Ok(near), Ok(wanted)] = [near, wanted] else {
-                return Ok(());
+                let what = format!("numbers of shape {:?} that a run is held against", tensor.shape);
+                return Err(NodeProblem::Unsupported { what }.into());
             };
             let near = self.graph.add_constant(None, near, origin.clone());
             let wanted = self.graph.add_constant(None, wanted, origin.clone());
@@ -155,11 +174,15 @@ impl Builder {
             let wanted = self.graph.add_constant(None, tensor, origin.clone());
             self.add(Op::binary(BinaryOp::Eq), &[value, wanted], origin)?
         };
-        self.require(equal, message, origin)
+        self.check(equal, message, CheckKind::Assumed, origin)
     }
 
-    /// Adds a condition: a run in which one of the bools is false fails with the message.
+    /// Adds a condition: a run in which one of the bools is false fails with the message, if what it is a condition of is computed.
     pub fn require(&mut self, condition: Value, message: String, origin: &Origin) -> Step<()> {
+        self.check(condition, message, CheckKind::Required, origin)
+    }
+
+    fn check(&mut self, condition: Value, message: String, kind: CheckKind, origin: &Origin) -> Step<()> {
         let axes = (0..self.graph.ty(condition).rank()).collect::<Vec<_>>();
         let all = match axes.is_empty() {
             true => condition,
@@ -172,8 +195,38 @@ impl Builder {
                 self.add(op, &[condition], origin)?
             }
         };
-        self.checks.push((message, all));
+        self.checks.push(Check {
+            message,
+            value: all,
+            kind,
+        });
         Ok(())
+    }
+
+    /// How many conditions there are so far.
+    pub fn checks(&self) -> usize {
+        self.checks.len()
+    }
+
+    /// Has the conditions of ops in a range of all hold only where a bool scalar is as it says: elsewhere the ops' results are not taken.
+    pub fn require_only(&mut self, range: Range<usize>, where_true: Value, origin: &Origin) -> Step<()> {
+        let elsewhere = self.add(Op::unary(UnaryOp::Not), &[where_true], origin)?;
+        for at in range {
+            if self.checks[at].kind == CheckKind::Required {
+                self.checks[at].value =
+                    self.add(Op::binary(BinaryOp::Or), &[self.checks[at].value, elsewhere], origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the conditions of ops from one on, whose results are not used.
+    pub fn forget_required(&mut self, from: usize) {
+        let mut at = 0;
+        self.checks.retain(|check| {
+            at += 1;
+            at <= from || check.kind == CheckKind::Assumed
+        });
     }
 
     /// Adds the conditions to the graph, which has its outputs. Those of one message, as the layers of a model have them, become one, which
@@ -183,7 +236,7 @@ impl Builder {
     /// Conditions that are no bools.
     pub fn finish(&mut self) -> Step<()> {
         let mut merged: IndexMap<String, Value> = IndexMap::new();
-        for (message, value) in std::mem::take(&mut self.checks) {
+        for Check { message, value, .. } in std::mem::take(&mut self.checks) {
             let both = match merged.get(&message) {
                 Some(other) if *other != value => {
                     self.add(Op::binary(BinaryOp::And), &[*other, value], &Origin::Unknown)?
@@ -317,14 +370,9 @@ impl Builder {
         }
         let value = self.slots[val.0 as usize].value.filter(|_| !self.given.is_empty())?;
         let alone = fold::of_inputs(&self.graph, value, &self.given)?;
-        let inputs = alone
-            .inputs()
-            .iter()
-            .map(|input| input.name.clone())
-            .collect::<Vec<_>>();
-        let inputs = inputs.into_iter().filter_map(|name| {
-            let tensor = self.given.get(&name)?.clone();
-            Some((name, tensor))
+        let inputs = alone.inputs().iter().filter_map(|input| {
+            let tensor = self.given.get(&input.name)?.clone();
+            Some((input.name.clone(), tensor))
         });
         let inputs = inputs.collect::<IndexMap<_, _>>();
         let tensor = self.evaluator.run(alone, &inputs).ok()?.into_iter().next()?;

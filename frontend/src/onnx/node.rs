@@ -522,6 +522,17 @@ impl<'a> Node<'a> {
     }
 
     /// `[…, m, k] × […, k, n]` in the operands' type.
+    /// Sums along an axis up to each element; `exclusive`: without it.
+    pub fn running_sum(&mut self, x: Val, axis: usize, exclusive: bool) -> Step<Val> {
+        let op = Op::Scan {
+            op: ReduceOp::Sum,
+            axis,
+            exclusive,
+            reverse: false,
+        };
+        self.add(op, &[x])
+    }
+
     pub fn contract(&mut self, a: Val, b: Val, transpose_lhs: bool, transpose_rhs: bool, out: DType) -> Step<Val> {
         let (left, right) = (self.shape(a), self.shape(b));
         if let ([lb @ .., l0, l1], [rb @ .., r0, r1]) = (&*left, &*right) {

@@ -5,6 +5,8 @@ use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;
 use graphc_frontend::onnx::proto::{AttributeProto, OperatorSetIdProto};
 use graphc_frontend::onnx::{ImportOptions, NodeProblem};
+use indexmap::IndexMap;
+use ir::HostTensor;
 use ir::op::{Op, View};
 
 use super::build::{Build, float, int, ops, output_type};
@@ -46,6 +48,64 @@ fn group_query(more: &str, attributes: Vec<AttributeProto>) -> Build {
         )
         .output("y")
         .output("nk")
+}
+
+/// A total that is an input says nothing of the cache's size, which then is the given one's: a run that needs more fails, once for all layers.
+#[test]
+fn a_total_beyond_the_room_of_the_cache_fails_the_run() {
+    let mut model = group_query("", vec![]);
+    model.graph().initializer.clear();
+    let model = model
+        .typed_input("total", DataType::Int32, &[])
+        .node(
+            "com.microsoft/GroupQueryAttention q k k pk pv n total -> y2 nk2 nv2",
+            vec![int("num_heads", 4), int("kv_num_heads", 2)],
+        )
+        .output("y2");
+    let mut options = ImportOptions::default();
+    for (name, dims) in [
+        ("q", "1, 1, 32"),
+        ("k", "1, 1, 16"),
+        ("pk", "1, 2, 7, 8"),
+        ("pv", "1, 2, 7, 8"),
+        ("n", "1"),
+    ] {
+        options = options.shape(&format!("{name}=[{dims}]")).unwrap();
+    }
+    let graph = model.import_with(&options).unwrap();
+    let checks: Vec<_> = graph.outputs().iter().filter(|output| output.check).collect();
+    let [check] = checks[..] else {
+        panic!("{} conditions", checks.len())
+    };
+    assert!(
+        check.name.contains("total_sequence_length") && check.name.contains("7 positions"),
+        "{}",
+        check.name
+    );
+    let holds = |total: f64| {
+        let mut inputs: IndexMap<String, HostTensor> = IndexMap::new();
+        for input in graph.inputs() {
+            let ty = &graph.node(input.node).results[0];
+            let shape: Vec<usize> = ty
+                .shape
+                .as_consts()
+                .unwrap()
+                .iter()
+                .map(|size| *size as usize)
+                .collect();
+            let value = if input.name == "total" { total } else { 0.0 };
+            let values = vec![value; shape.iter().product()];
+            let tensor = HostTensor::from_f64(ty.dtype, shape, &values).unwrap();
+            inputs.insert(input.name.clone(), tensor);
+        }
+        let values = ir::graph::eval::evaluate_values(&graph, &inputs).unwrap();
+        values[check.value.node][check.value.index as usize]
+            .to_tensor()
+            .unwrap()
+            .to_i64()
+            == [1]
+    };
+    assert!(holds(7.0) && !holds(8.0));
 }
 
 #[test]

@@ -225,6 +225,40 @@ fn long_unsigned_results_that_have_no_room_fail_the_run() {
     }
 }
 
+/// What a branch requires holds only where it is taken: both are computed where data decide.
+#[test]
+fn a_branch_that_is_not_taken_fails_no_run() {
+    let twice = |name: &str, op: &str| {
+        graph_of(
+            name,
+            &[],
+            vec![node(&format!("{op} x x -> {name}_y"), vec![])],
+            &[&format!("{name}_y")],
+        )
+    };
+    let graph = Build::new(18)
+        .typed_input("x", DataType::Uint64, &["1"])
+        .input("c", &[])
+        .floats("zero", &[], &[0.0])
+        .node("Greater c zero -> more", vec![])
+        .node(
+            "If more -> y",
+            vec![twice("then_branch", "Mul"), twice("else_branch", "Sub")],
+        )
+        .output("y")
+        .import()
+        .unwrap();
+    // The square has no room in `i64`; the difference is 0.
+    let inputs = |c: f32| {
+        let x = HostTensor::from_i64(ir::DType::I64, [1], &[1 << 40]).unwrap();
+        tensors([("x", x), ("c", floats(&[], &[c]))])
+    };
+    let (results, failed) = run(&graph, &inputs(-1.0));
+    assert_eq!((results["y"].to_i64(), failed.len()), (vec![0], 0), "{failed:?}");
+    let (_, failed) = run(&graph, &inputs(1.0));
+    assert!(failed.len() == 1 && failed[0].contains("Mul"), "{failed:?}");
+}
+
 /// A list of boxes and what is kept of it.
 struct Detection {
     batches: usize,

@@ -258,8 +258,8 @@ impl Session {
     }
 
     /// Imports and compiles an ONNX model that is to run on inputs like these: with its sizes left open where that works at these sizes,
-    /// or else for these inputs alone (their sizes, and the numbers of small integer inputs, which each run checks). The second value says
-    /// why the model was compiled for them alone.
+    /// or else for these inputs alone (their sizes, the numbers of small integer inputs, and the sizes and branches that their data decide,
+    /// which each run checks). The second value says why the model was compiled for them alone.
     ///
     /// # Errors
     /// As [`Session::from_onnx`], of the second try where there is one.

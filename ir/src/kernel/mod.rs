@@ -44,7 +44,7 @@ pub use recurrent::RecurrentBody;
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
 pub use strips::{StripAccess, Strips, narrowed};
-pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvStream, GemvTiling, Shares, Tiling, Travel};
+pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvStream, GemvTiling, QueryPlace, Shares, Tiling, Travel};
 pub use transform::{TransformBody, TransformMatrix, TransformSide, Winograd, both_sides};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowFold, WindowImages};
 

@@ -12,8 +12,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    AxisId, Body, Expr, ExprId, Fetch, GemvStream, Kernel, Mapping, Stmt, Tiling, TransformSide, Travel, Weights,
-    WindowFold,
+    AxisId, Body, Expr, ExprId, Fetch, GemvStream, Kernel, Mapping, QueryPlace, Stmt, Tiling, TransformSide, Travel,
+    Weights, WindowFold,
 };
 use crate::graph::op::BinaryOp;
 
@@ -194,7 +194,11 @@ impl fmt::Display for Mapping {
                 t.waves,
                 t.split,
                 t.queries(),
-                if t.queries_stay { " in lds" } else { "" },
+                match t.queries_in {
+                    QueryPlace::Registers => "",
+                    QueryPlace::Halved => " in halves",
+                    QueryPlace::Lds => " in lds",
+                },
                 t.keys,
                 t.query,
                 t.key,

@@ -358,6 +358,29 @@ impl AttentionOrder {
     }
 }
 
+/// Where a wave's queries are while keys pass by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum QueryPlace {
+    /// In registers, as the instruction takes them: gfx11's WMMA has them in both halves of a wave.
+    Registers,
+    /// In registers, of each half of a wave its own half, which gets the other from its partner for each product. By WMMA alone; on gfx12,
+    /// which has them once, the same as [`QueryPlace::Registers`].
+    Halved,
+    /// In LDS, from which they are read for every tile. By `mma.sync` alone, which brings them there.
+    Lds,
+}
+
+impl QueryPlace {
+    /// Its name in the device library's `QueryPlace`.
+    pub fn name(self) -> &'static str {
+        match self {
+            QueryPlace::Registers => "REGISTERS",
+            QueryPlace::Halved => "HALVED",
+            QueryPlace::Lds => "LDS",
+        }
+    }
+}
+
 /// How workgroups compute attention, or two chained products, with matrix instructions.
 ///
 /// Each wave has `fragments` times as many queries as the instruction has rows; tiles of keys and values go through LDS in their own
@@ -371,8 +394,8 @@ pub struct FlashTiling {
     pub split: u32,
     /// Fragments of queries of a wave, which read keys and values from LDS together.
     pub fragments: u32,
-    /// Whether queries are read from LDS for every tile, where `mma.sync` brings them, or else kept in registers.
-    pub queries_stay: bool,
+    /// Where a wave's queries are while keys pass by.
+    pub queries_in: QueryPlace,
     /// Keys of a wave that are in LDS at once.
     pub keys: u32,
     /// Neighbours of a query along its width that are read at once.
@@ -424,7 +447,7 @@ impl FlashTiling {
                 let tile = keys * size * (depth + (padded.max(64) as u64).next_power_of_two() as i64);
                 // Queries lie behind both tiles, or first where the second will be.
                 let queries = i64::from(self.queries()) * depth * size;
-                if self.queries_stay {
+                if self.queries_in == QueryPlace::Lds {
                     2 * tile + queries
                 } else {
                     tile + tile.max(queries)
@@ -456,17 +479,12 @@ impl FlashTiling {
         let rows = i64::from(i.m) * i64::from(self.fragments);
         let (lanes, keys) = (i64::from(i.lanes()), i64::from(self.keys));
         let bits = i64::from(i.input.bits());
-        // gfx11 has the queries in both halves of the wave, but for wide ones (`WIDEST_WHOLE_QUERY` of the header).
-        let copies = if i.family == MatrixFamily::Wmma && d <= 128 {
-            2
-        } else {
-            1
+        let copies = match (self.queries_in, i.family) {
+            (QueryPlace::Lds, _) => 0,
+            (QueryPlace::Registers, MatrixFamily::Wmma) => 2,
+            (QueryPlace::Registers | QueryPlace::Halved, _) => 1,
         };
-        let queries = if self.queries_stay {
-            0
-        } else {
-            rows * d * bits * copies / 32 / lanes
-        };
+        let queries = rows * d * bits * copies / 32 / lanes;
         if i.family == MatrixFamily::MmaSync {
             // Nothing is on its way in registers, and scores are there once as products or as weights.
             return queries + rows * (dv + keys) / lanes;
@@ -505,8 +523,11 @@ impl FlashTiling {
             return Some("more than a lane's registers hold");
         }
         let sync = i.family == MatrixFamily::MmaSync;
-        if self.queries_stay && !sync {
+        if self.queries_in == QueryPlace::Lds && !sync {
             return Some("queries stay in LDS where they are copied to it, for mma.sync");
+        }
+        if self.queries_in == QueryPlace::Halved && i.family != MatrixFamily::Wmma {
+            return Some("halves of a wave have halves of the queries by WMMA");
         }
         if sync && !self.keys.is_power_of_two() {
             return Some("a tile's keys are a power of two for mma.sync");

@@ -21,8 +21,9 @@ const SLIGHT: i64 = 1 << 15;
 const MANY: i64 = 1 << 20;
 /// How often readers may compute an element again that is made of narrower ones.
 const READINGS: i64 = 4;
-/// Elementwise nodes that may follow the cast from narrower numbers, and what they read beside may have this part of its elements.
+/// Elementwise nodes that may follow the cast from narrower numbers.
 const WIDENED: usize = 3;
+/// How many times fewer elements than the result has what such a node reads beside.
 const SMALLER: i64 = 16;
 /// Elementwise nodes, one after the other, behind which a collective is looked for.
 const NEAR: usize = 6;

@@ -4,7 +4,7 @@ use graphc::driver::{BuildOptions, build};
 use graphc::passes::OptLevel;
 use ir::dim::Bindings;
 use ir::graph::parse::parse;
-use ir::kernel::{FlashTiling, LaunchSize, Mapping};
+use ir::kernel::{FlashTiling, LaunchSize, Mapping, QueryPlace};
 
 /// The tiling and the launch of an attention of `heads` by `[queries, keys, width]`.
 fn attention(target: &str, heads: i64, [queries, keys, width]: [i64; 3], causal: bool) -> (FlashTiling, LaunchSize) {
@@ -51,15 +51,21 @@ fn a_grid_is_the_blocks_of_all_heads() {
 #[test]
 fn long_sequences_take_two_fragments_a_wave_on_nvidia() {
     let (few, _) = attention("sm_90", 32, [128, 128, 64], false);
-    assert_eq!((few.fragments, few.queries_stay, few.queries()), (1, false, 64));
+    assert_eq!(
+        (few.fragments, few.queries_in, few.queries()),
+        (1, QueryPlace::Registers, 64)
+    );
     let (many, _) = attention("sm_90", 64, [4096, 4096, 64], false);
-    assert_eq!((many.fragments, many.queries_stay, many.queries()), (2, true, 128));
+    assert_eq!(
+        (many.fragments, many.queries_in, many.queries()),
+        (2, QueryPlace::Lds, 128)
+    );
     // Wide heads would spill, and have more LDS than a kernel declares.
     let (wide, launch) = attention("sm_90", 64, [4096, 4096, 128], false);
     assert_eq!((wide.fragments, wide.keys), (1, 64));
     assert_eq!(launch.lds, 2 * 64 * 2 * (128 + 128));
     let (wider, _) = attention("sm_90", 8, [512, 512, 192], true);
-    assert_eq!((wider.queries_stay, wider.keys), (true, 32));
+    assert_eq!((wider.queries_in, wider.keys), (QueryPlace::Lds, 32));
     let (other, launch) = attention("gfx90a", 64, [4096, 4096, 128], false);
     assert_eq!((other.fragments, launch.lds), (1, 0));
 }

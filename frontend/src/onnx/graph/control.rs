@@ -10,7 +10,7 @@
 //! Where the import is for the inputs of one run, these decide what data decide and the table does not have: branches of different types,
 //! the end of a loop whose outputs grow. The graph checks the decision.
 
-use ir::op::BinaryOp;
+use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Origin};
 
 use super::{Env, Frame, Stop, Walk, node_error, node_name};
@@ -197,10 +197,12 @@ impl<'a> Walk<'_, 'a> {
         if let Some(taken) = self.decided(condition).or_else(|| self.by_sizes(site, condition)) {
             return self.inline(site, if taken { yes } else { no }, &[]);
         }
+        let checks = self.build.checks();
         let error = match self.both_ways(site, condition, yes, no) {
             Err(Stop::Error(error)) => error,
             done => return done,
         };
+        self.build.forget_required(checks);
         match self.by_data(site, condition) {
             Some(taken) => self.inline(site, if taken { yes } else { no }, &[]),
             None => Err(Stop::Error(error)),
@@ -215,12 +217,34 @@ impl<'a> Walk<'_, 'a> {
         yes: &'a GraphProto,
         no: &'a GraphProto,
     ) -> Result<Vec<Val>, Stop> {
-        let (yes, no) = (self.inline(site, yes, &[])?, self.inline(site, no, &[])?);
+        let mut inlined = Vec::with_capacity(2);
+        for (body, taken) in [(yes, true), (no, false)] {
+            let checks = self.build.checks();
+            inlined.push(self.inline(site, body, &[])?);
+            self.require_only(site, checks, condition, taken)?;
+        }
+        let (yes, no) = (&inlined[0], &inlined[1]);
         if yes.len() != no.len() {
             let (what, expected, found) = ("outputs of its else branch", yes.len(), no.len());
             return Err(site.error(NodeProblem::FunctionArity { what, expected, found }));
         }
-        self.choose_all(site, condition, &yes, &no)
+        self.choose_all(site, condition, yes, no)
+    }
+
+    /// Has the conditions that ops added hold only where a condition goes one way.
+    fn require_only(&mut self, site: &Site<'_, 'a>, from: usize, condition: Val, taken: bool) -> Result<(), Stop> {
+        let range = from..self.build.checks();
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.at(site, |node| {
+            let mut holds = node.reshape(condition, ir::Shape::SCALAR)?;
+            if !taken {
+                holds = node.unary(UnaryOp::Not, holds)?;
+            }
+            let holds = node.build.value(holds, &node.origin)?;
+            node.build.require_only(range, holds, &node.origin)
+        })
     }
 
     /// Picks from the results of two ways to compute the same.
@@ -324,7 +348,11 @@ impl<'a> Walk<'_, 'a> {
                     "a Loop of more than {STEP_LIMIT} steps, which are written out one by one,"
                 ));
             }
+            let checks = self.build.checks();
             let results = self.step(site, &body, step, condition, &carried)?;
+            if let Some(open) = open {
+                self.require_only(site, checks, open, true)?;
+            }
             let mut results = results.into_iter();
             let mut next = results.next();
             let new: Vec<Val> = results.by_ref().take(body.carried).collect();
@@ -339,7 +367,10 @@ impl<'a> Walk<'_, 'a> {
                     Err(Stop::Restart) => return Err(Stop::Restart),
                     Err(Stop::Error(error)) => match self.by_data(site, open) {
                         Some(true) => new,
-                        Some(false) => break,
+                        Some(false) => {
+                            self.build.forget_required(checks);
+                            break;
+                        }
                         None => return Err(Stop::Error(error)),
                     },
                 },

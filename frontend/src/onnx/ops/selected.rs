@@ -33,13 +33,7 @@ pub(super) fn positions(node: &mut Node<'_>, flags: Val, index: usize) -> Step<V
         .numbers(total, what)
         .and_then(|known| known.dims()?.into_iter().next());
     let count = count.ok_or(NodeProblem::NotKnown { what, index })?;
-    let running = Op::Scan {
-        op: ReduceOp::Sum,
-        axis: 0,
-        exclusive: true,
-        reverse: false,
-    };
-    let before = node.add(running, &[ones])?;
+    let before = node.running_sum(ones, 0, true)?;
     // The others are stored one behind another place, which nobody reads.
     let last = node.known(Known::scalar(size.clone()));
     let place = node.select(flags, before, last)?;

@@ -75,13 +75,7 @@ fn suppress(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let stay = staying(node, &candidates, overlapping)?;
     // Of a class, the best ones.
     let ones = node.cast(stay, DType::I64)?;
-    let running = Op::Scan {
-        op: ReduceOp::Sum,
-        axis: 2,
-        exclusive: false,
-        reverse: false,
-    };
-    let place = node.add(running, &[ones])?;
+    let place = node.running_sum(ones, 2, false)?;
     let most = node.int_scalar(DType::I64, most);
     let early = node.binary(BinaryOp::Le, place, most)?;
     let stay = node.binary(BinaryOp::And, stay, early)?;

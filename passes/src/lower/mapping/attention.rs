@@ -4,8 +4,8 @@ use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
 use ir::kernel::needs::flash_lds;
 use ir::kernel::{
-    AttentionBody, AttentionOrder, AxisId, Expr, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
-    Weights,
+    AttentionBody, AttentionOrder, AxisId, Expr, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, QueryPlace,
+    Stmt, Weights,
 };
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
@@ -22,6 +22,9 @@ const WIDE_FLASH_REGISTERS: i64 = 280;
 
 /// Workgroups of 128 queries that a compute unit should have by `mma.sync` before waves take two fragments.
 const SYNC_ROUNDS: i64 = 4;
+
+/// Widest queries that lanes hold as WMMA takes them: both halves of a wave have no room for all of wider ones.
+const WIDEST_WHOLE_QUERY: i64 = 128;
 
 /// Widest heads of which WMMA shares out the keys among workgroups.
 const WIDE: i64 = 96;
@@ -430,7 +433,7 @@ impl Mapper<'_> {
                 waves: shape.waves,
                 split: shape.split,
                 fragments: shape.fragments,
-                queries_stay: shape.queries_stay,
+                queries_in: shape.queries_in,
                 keys: shape.keys,
                 query,
                 key,
@@ -453,7 +456,9 @@ impl Mapper<'_> {
         let fits = |t: &FlashTiling| {
             let most = match t.instruction.family {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
-                MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 || t.queries_stay => SPLIT_FLASH_REGISTERS,
+                MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 || t.queries_in == QueryPlace::Lds => {
+                    SPLIT_FLASH_REGISTERS
+                }
                 MatrixFamily::MmaSync => SYNC_FLASH_REGISTERS,
                 MatrixFamily::Wmma | MatrixFamily::Wgmma | MatrixFamily::Lanes => FLASH_REGISTERS,
             };
@@ -466,8 +471,8 @@ impl Mapper<'_> {
                 && t.registers(d, dv) <= most
                 // gfx11 holds wide queries twice, which leaves room for few scores (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || d <= 96 || t.keys <= 16)
-                // Wider ones are held once; where they are no whole fragments, some forms spill (as compiled).
-                && (t.instruction.family != MatrixFamily::Wmma || d <= 128 || (d % 16 == 0 && dv % 16 == 0))
+                // Where widths are no whole fragments, some forms spill (as compiled).
+                && (t.queries_in != QueryPlace::Halved || (d % 16 == 0 && dv % 16 == 0))
                 // Its lanes have whole rows of queries, which leaves none to compute them with (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || is_read)
         };
@@ -497,9 +502,15 @@ impl Mapper<'_> {
                     // 256 threads bring the tiles.
                     let waves = BLOCK / i.lanes();
                     let splits = [8, 4, 2, 1].into_iter();
-                    splits
-                        .flat_map(|s| keys(i).iter().map(move |k| FlashShape::of(waves, s, *k)))
-                        .collect()
+                    let queries_in = match i.family == MatrixFamily::Wmma && d > WIDEST_WHOLE_QUERY {
+                        true => QueryPlace::Halved,
+                        false => QueryPlace::Registers,
+                    };
+                    let shape = move |s, k| FlashShape {
+                        queries_in,
+                        ..FlashShape::of(waves, s, k)
+                    };
+                    splits.flat_map(|s| keys(i).iter().map(move |k| shape(s, *k))).collect()
                 }
             };
             shapes.into_iter().map(move |shape| tiling(i, shape))
@@ -515,7 +526,7 @@ struct FlashShape {
     waves: u32,
     split: u32,
     fragments: u32,
-    queries_stay: bool,
+    queries_in: QueryPlace,
     keys: u32,
 }
 
@@ -526,7 +537,7 @@ impl FlashShape {
             waves,
             split,
             fragments: 1,
-            queries_stay: false,
+            queries_in: QueryPlace::Registers,
             keys,
         }
     }
@@ -544,14 +555,14 @@ fn sync_shapes(width: i64, many: bool) -> Vec<FlashShape> {
     if many && width <= 64 {
         shapes.push(FlashShape {
             fragments: 2,
-            queries_stay: true,
+            queries_in: QueryPlace::Lds,
             ..FlashShape::of(4, 1, 64)
         });
     }
     shapes.extend(keys.iter().map(|k| FlashShape::of(4, 1, *k)));
     // Wider heads leave queries no registers.
     shapes.extend([32, 16].map(|k| FlashShape {
-        queries_stay: true,
+        queries_in: QueryPlace::Lds,
         ..FlashShape::of(4, 1, k)
     }));
     shapes
