@@ -166,7 +166,7 @@ pub enum NodeProblem {
     AttributeReference { name: String, reference: String },
     #[error(
         "the {what} must be a constant or follow from shapes, but input {index} depends on data; make it a constant \
-         before export, or give inputs: `graphc run` and `bench` compile for the numbers of small integer inputs"
+         before export, or give inputs (--inputs): `graphc run` and `bench` compile for what their data decide"
     )]
     NotKnown { what: &'static str, index: usize },
     #[error("the {what} {found} cannot be used; expected {expected}")]
