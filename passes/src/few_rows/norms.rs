@@ -29,6 +29,8 @@ const READS: f64 = 6.0;
 const HELD_BYTES: i64 = 16384;
 /// Elements of a contiguous part, at most: the digits that a sum of squares loses are those of this.
 const LONGEST_PART: i64 = 4096;
+/// Sums of parts that one workgroup merges, at most.
+const MERGED: i64 = 2048;
 /// Launches of the three steps: the sums, two that merge parts, and the results.
 const LAUNCHES: f64 = 4.0;
 
@@ -170,9 +172,10 @@ impl Rows {
                 .min(self.length * self.bytes / PART_BYTES)
                 .max(self.length / LONGEST_PART)
         } else {
-            // A thread a column of a part.
+            // A thread a column of a part, and parts that a workgroup merges at once.
             let columns = self.rows * self.length / length;
-            (2 * units * THREADS / columns).min(length / PART_ELEMENTS)
+            let merged = (MERGED / self.run()).max(units.min(64));
+            (2 * units * THREADS / columns).min(length / PART_ELEMENTS).min(merged)
         };
         let mut split = Split::into(&self.shape, &axes, &sizes, wanted.max(1), true).unwrap_or_else(|| Split {
             shape: self.shape.clone(),
