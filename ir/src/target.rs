@@ -222,6 +222,18 @@ impl Target {
         processor && fits(self.sramecc, device.sramecc) && fits(self.xnack, device.xnack)
     }
 
+    /// Returns the place, among the targets that something was compiled for, of the one whose code suits a wanted target best: the target itself,
+    /// else of those whose code runs there the one that fixes most, and of equals the first. `None` where none runs.
+    pub fn best_for(compiled: impl IntoIterator<Item = Target>, wanted: &Target) -> Option<usize> {
+        let fitting = compiled
+            .into_iter()
+            .enumerate()
+            .filter(|(_, target)| target.runs_on(wanted));
+        let best =
+            fitting.max_by_key(|(index, target)| (target == wanted, target.specificity(), std::cmp::Reverse(*index)));
+        best.map(|(index, _)| index)
+    }
+
     /// How much the target fixes: of several that run on a device, the one that fixes most suits best. A processor of its own is more than all
     /// features of a generic one.
     pub fn specificity(&self) -> usize {

@@ -116,18 +116,17 @@ pub fn load_for(model: &ModelArgs, build: &BuildArgs, targets: &[Target], contex
     Ok(loaded)
 }
 
-/// Finds the variant of a program for a target.
+/// Finds the variant of a program whose code runs on a target, as a device of that target would.
+///
+/// # Errors
+/// `NoVariant` with the targets that it was compiled for.
 pub fn variant(program: &Program, target: &Target) -> Result<usize> {
-    let have = || program.variants.iter().map(|v| v.plan.target.to_string()).collect();
-    program
-        .variants
-        .iter()
-        .position(|v| v.plan.target == *target)
-        .or_else(|| program.variants.iter().position(|v| v.plan.target.name == target.name))
-        .ok_or_else(|| Error::NoVariant {
-            wanted: target.to_string(),
-            have: have(),
-        })
+    let compiled: Vec<Target> = program.variants.iter().map(|v| v.plan.target).collect();
+    let found = Target::best_for(compiled.iter().copied(), target);
+    found.ok_or_else(|| Error::NoVariant {
+        wanted: target.to_string(),
+        have: compiled.iter().map(ToString::to_string).collect(),
+    })
 }
 
 /// The program and arguments that compile kernels in processes of their own: this binary.

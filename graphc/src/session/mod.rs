@@ -309,10 +309,12 @@ impl Session {
         let variant = match &options.device {
             Some(device) => device.variant(&program)?,
             None => {
-                let wanted = options.target.to_string();
-                let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
-                let found = have.iter().position(|target| *target == wanted);
-                found.ok_or(Error::NoVariant { wanted, have })?
+                let compiled = || program.variants.iter().map(|v| v.plan.target);
+                let found = Target::best_for(compiled(), &options.target);
+                found.ok_or_else(|| Error::NoVariant {
+                    wanted: options.target.to_string(),
+                    have: compiled().map(|target| target.to_string()).collect(),
+                })?
             }
         };
         Session::load(program, variant, options)

@@ -52,7 +52,7 @@ const HIP: Architecture = Architecture {
 const GFX906: Architecture = Architecture {
     name: "gfx906",
     product: "Instinct MI50/MI60",
-    aliases: &["MI50", "MI60", "Radeon VII", "Radeon Pro VII"],
+    aliases: &["MI50", "MI60", "Radeon VII"],
     compute_units: 60,
     clock_ghz: 1.73,
     vector_f32_tflops: 13.3,
@@ -384,7 +384,14 @@ pub static TARGETS: &[Architecture] = &[
     Architecture {
         name: "gfx1102",
         product: "Radeon RX 7600",
-        aliases: &["RX 7600", "RX 7600 XT", "Pro W7500", "Pro W7600"],
+        aliases: &[
+            "RX 7600",
+            "RX 7600 XT",
+            "RX 7600S",
+            "RX 7700S",
+            "Pro W7500",
+            "Pro W7600",
+        ],
         compute_units: 32,
         clock_ghz: 2.66,
         vector_f32_tflops: 21.75,
