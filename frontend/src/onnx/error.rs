@@ -45,6 +45,23 @@ pub enum ImportError {
     UnknownSize { name: String, known: Vec<String> },
     #[error("option for the size {name:?}: {size} is below 0")]
     SizeOption { name: String, size: i64 },
+    #[error(
+        "option for the size {name:?}: it is {option}, but the given inputs have {given}; give inputs of that size, or leave --size {name} out"
+    )]
+    SizeGiven { name: String, option: String, given: i64 },
+    /// A dim of `--shape` whose names no input's size gives.
+    #[error(
+        "option for the shape of {input:?}: no input's size gives {}, which {dim} is made of: a run gives {dim} itself, and several sizes \
+         may make one; write one name for the whole dim ({}), or have an axis of some input be the name alone, or a multiple or a sum of it \
+         and of names that are given so (4*h, w + 1)",
+        .symbol, .instead
+    )]
+    Unbound {
+        input: String,
+        dim: String,
+        symbol: String,
+        instead: String,
+    },
     #[error("option for the shape of {name:?}: the model has no such input; it has {known:?}")]
     UnknownInput { name: String, known: Vec<String> },
     #[error("the model's sizes contradict each other: more than {limit} assumptions were needed")]

@@ -1,13 +1,17 @@
 //! The model's inputs: their names, types, and the sizes that vary.
 
+use std::path::Path;
+
 use indexmap::IndexMap;
 use ir::dim::{Dim, Shape, Symbol, SymbolInfo};
+use ir::graph::bindable;
 use ir::{DType, TensorType};
 
 use super::error::{ImportError, InputProblem};
 use super::options::{GivenInput, ImportOptions, InputDim, Size};
 use super::proto::tensor_shape_proto::dimension::Value;
 use super::proto::{GraphProto, TypeProto, ValueInfoProto, type_proto};
+use super::read::read_model_with;
 use super::sizes::Sizes;
 use super::tensor::element_type;
 
@@ -88,7 +92,56 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
         }
     }
     let sizes = apply(names, options)?;
+    check_bindable(&types, &sizes, options)?;
     Ok(Inputs { types, sizes })
+}
+
+/// Reads the shapes that a model declares for its inputs, with the options' shapes in their place; sizes that it leaves open are symbols.
+///
+/// # Errors
+/// As [`super::import`], for the inputs alone.
+pub fn declared_shapes(path: &Path, options: &ImportOptions) -> Result<IndexMap<String, Shape>, ImportError> {
+    let open = ImportOptions {
+        given: IndexMap::new(),
+        sizes: IndexMap::new(),
+        ..options.clone()
+    };
+    let inputs = read_inputs(&read_model_with(path, options.links)?.graph, &open)?;
+    Ok(inputs.types.into_iter().map(|(name, ty)| (name, ty.shape)).collect())
+}
+
+/// Checks that a run's inputs give a size to each name in the shapes that the caller gave.
+fn check_bindable(
+    types: &IndexMap<String, TensorType>,
+    sizes: &Sizes,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    if options.shapes.is_empty() {
+        return Ok(());
+    }
+    let dims = || {
+        types
+            .iter()
+            .flat_map(|(input, ty)| ty.shape.iter().map(move |dim| (input, dim)))
+    };
+    let fixed: Vec<(&String, &Dim, Dim)> = dims()
+        .map(|(input, dim)| (input, dim, dim.substitute(&sizes.replaced)))
+        .collect();
+    let bound = bindable(fixed.iter().map(|(.., dim)| dim));
+    for (input, written, dim) in &fixed {
+        let mut symbols = Vec::new();
+        dim.collect_symbols(&mut symbols);
+        let unbound = symbols.into_iter().find(|symbol| !bound.contains(symbol));
+        if let Some(symbol) = unbound.filter(|_| options.shapes.contains_key(*input)) {
+            return Err(ImportError::Unbound {
+                input: (*input).clone(),
+                dim: written.to_string(),
+                instead: format!("{symbol}_size"),
+                symbol: symbol.to_string(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Says whether a run gives an input that the model has a value for.
@@ -243,11 +296,25 @@ fn apply(mut names: Names, options: &ImportOptions) -> Result<Sizes, ImportError
         }
         match *size {
             Size::Fixed(value) => {
+                if let Some(given) = names.given.get(&symbol).filter(|given| **given != value) {
+                    return Err(ImportError::SizeGiven {
+                        name: name.clone(),
+                        option: value.to_string(),
+                        given: *given,
+                    });
+                }
                 sizes.replaced.insert(symbol, Dim::Const(value));
             }
             Size::Bounded { min, max, hint } => {
-                if names.given.contains_key(&symbol) {
-                    continue;
+                if let Some(given) = names.given.get(&symbol) {
+                    if *given >= min && max.is_none_or(|max| *given <= max) {
+                        continue;
+                    }
+                    return Err(ImportError::SizeGiven {
+                        name: name.clone(),
+                        option: format!("{min}..{}", max.map_or(String::new(), |max| max.to_string())),
+                        given: *given,
+                    });
                 }
                 let default = SymbolInfo::default().hint.max(min).min(max.unwrap_or(i64::MAX));
                 sizes.symbols.insert(

@@ -32,6 +32,7 @@ mod unsigned;
 pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
 pub use external::Links;
 pub use graph::{import, import_model};
+pub use inputs::declared_shapes;
 pub use options::{GivenEvaluator, GivenInput, ImportOptions, InputDim, OptionError, Size};
 pub use quantize::{EditError, ModelFile, OpsetError};
 pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model, read_model_with};

@@ -135,11 +135,21 @@ pub enum InputDim {
 
 /// An option's text cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not {expected}")]
-pub struct OptionError {
-    pub text: String,
-    pub expected: &'static str,
+pub enum OptionError {
+    #[error("{text:?} is not {expected}")]
+    Form { text: String, expected: &'static str },
+    /// A dim of a shape.
+    #[error("dim {text:?}, column {column}: {problem}; {DIM_FORM}")]
+    Dim {
+        text: String,
+        /// Where in the text, in characters, from 1.
+        column: usize,
+        problem: String,
+    },
 }
+
+const DIM_FORM: &str = "a dim is a whole number (3), a name of letters, digits, `_` and `.` that begins with no digit (batch), or arithmetic over \
+                        names by +, -, *, div, mod, max and min (4*h, w + 1)";
 
 impl ImportOptions {
     /// Reads `batch=1`, `seq=1..512` or `seq=1..512 hint 128` and adds it.
@@ -147,7 +157,7 @@ impl ImportOptions {
     /// # Errors
     /// When the text has another form, a size is below 1, or the bounds are empty.
     pub fn size(mut self, text: &str) -> Result<ImportOptions, OptionError> {
-        let error = || OptionError {
+        let error = || OptionError::Form {
             text: text.to_owned(),
             expected: SIZE_FORM,
         };
@@ -162,9 +172,9 @@ impl ImportOptions {
     /// # Errors
     /// When the text has another form or a size is negative.
     pub fn shape(mut self, text: &str) -> Result<ImportOptions, OptionError> {
-        let error = || OptionError {
+        let error = || OptionError::Form {
             text: text.to_owned(),
-            expected: "of the form input=[batch, 3, 224, 224] or input=[n, 3, 4*h, div(w, 2)]",
+            expected: SHAPE_FORM,
         };
         // Input names may hold `=` in principle; dims never do.
         let (name, dims) = text.rsplit_once('=').ok_or_else(error)?;
@@ -179,9 +189,7 @@ impl ImportOptions {
             Vec::new()
         } else {
             let dims = outside_brackets(dims);
-            dims.into_iter()
-                .map(|d| d.parse().map_err(|_| error()))
-                .collect::<Result<Vec<_>, _>>()?
+            dims.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>()?
         };
         self.shapes.insert(name.trim().to_owned(), dims);
         Ok(self)
@@ -198,13 +206,15 @@ fn outside_brackets(text: &str) -> Vec<&str> {
     .collect()
 }
 
+const SHAPE_FORM: &str = "of the form input=[batch, 3, 224, 224] or input=[n, 3, 4*h, w + 1]";
+
 const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128, with sizes of at least 0";
 
 impl FromStr for Size {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Size, OptionError> {
-        let error = || OptionError {
+        let error = || OptionError::Form {
             text: text.to_owned(),
             expected: SIZE_FORM,
         };
@@ -236,32 +246,91 @@ impl FromStr for InputDim {
 
     fn from_str(text: &str) -> Result<InputDim, OptionError> {
         let text = text.trim();
-        let error = || OptionError {
+        let error = |at: usize, problem: String| OptionError::Dim {
             text: text.to_owned(),
-            expected: "a size, the name of one, or arithmetic by +, -, *, div, mod, max and min",
+            column: text.get(..at).unwrap_or(text).chars().count() + 1,
+            problem,
         };
-        match text.parse::<i64>() {
-            Ok(size) if size >= 0 => Ok(InputDim::Size(size)),
-            Ok(_) => Err(error()),
-            Err(_) if text.is_empty() => Err(error()),
-            Err(_) if is_arithmetic(text) => match ir::graph::parse::parse_dim(text) {
-                Ok(Dim::Const(size)) if size >= 0 => Ok(InputDim::Size(size)),
-                Ok(dim) if dim.as_symbol().is_none() && dim.as_const().is_none() => Ok(InputDim::Sum(dim)),
-                _ => Err(error()),
-            },
-            Err(_) => Ok(InputDim::Named(text.to_owned())),
+        if text.is_empty() {
+            return Err(error(0, "there is nothing between the commas".to_owned()));
+        }
+        let words = words(text).map_err(|(at, problem)| error(at, problem))?;
+        if let [(_, word)] = words.as_slice() {
+            return match word.parse() {
+                Ok(size) => Ok(InputDim::Size(size)),
+                Err(_) if is_name(word) => Ok(InputDim::Named((*word).to_owned())),
+                Err(_) => Err(error(0, "an operator alone is no size".to_owned())),
+            };
+        }
+        let dim = ir::graph::parse::parse_dim(text)
+            .map_err(|e| error((e.column as usize).saturating_sub(1), e.problem.to_string()))?;
+        match dim {
+            Dim::Const(size) if size >= 0 => Ok(InputDim::Size(size)),
+            Dim::Const(size) => Err(error(0, format!("it is {size}, and a size is at least 0"))),
+            dim => Ok(match dim.as_symbol() {
+                Some(symbol) => InputDim::Named(symbol.name().to_owned()),
+                None => InputDim::Sum(dim),
+            }),
         }
     }
 }
 
-/// Says whether a text is more than a name: names may hold `-` (`batch-size`), which is a minus before a number or between blanks.
-fn is_arithmetic(text: &str) -> bool {
-    let minus = text.contains(" - ")
-        || text
-            .split('-')
-            .skip(1)
-            .any(|t| t.trim_start().starts_with(|c: char| c.is_ascii_digit()));
-    text.contains(['*', '+', '/', '(']) || minus
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
+/// The numbers, names and operators of a dim, each with where it begins. An error has the place where no word begins, or one that makes no
+/// sense after the one before.
+fn words(text: &str) -> Result<Vec<(usize, &str)>, (usize, String)> {
+    let mut words: Vec<(usize, &str)> = Vec::new();
+    let mut at = 0;
+    while let Some(first) = text[at..].chars().next() {
+        let start = at;
+        let length = |is_in: fn(char) -> bool| text[start..].find(|c| !is_in(c)).unwrap_or(text.len() - start);
+        if first.is_whitespace() {
+            at += first.len_utf8();
+            continue;
+        }
+        let is_operator = matches!(first, '+' | '-' | '*' | '(' | ')' | ',');
+        at += match first {
+            '0'..='9' => length(|c| c.is_ascii_digit()),
+            'a'..='z' | 'A'..='Z' | '_' => length(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')),
+            _ if is_operator => 1,
+            other => return Err((start, format!("{other:?} is part of no number, name or operator"))),
+        };
+        let word = &text[start..at];
+        if first.is_ascii_digit() && word.parse::<i64>().is_err() {
+            return Err((start, format!("{word} is above {}", i64::MAX)));
+        }
+        let is_operand = |word: &str| word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        if let Some((before, last)) = words.last().filter(|(_, last)| is_operand(last) && is_operand(word)) {
+            return Err(match *before + last.len() == start {
+                true => (
+                    *before,
+                    format!("a name does not begin with a digit, and {last:?} is followed by {word:?}"),
+                ),
+                false => (
+                    start,
+                    format!("{word:?} follows {last:?} without a comma or an operator"),
+                ),
+            });
+        }
+        words.push((start, word));
+    }
+    // `batch-size` was meant as a name, or as a difference.
+    for three in words.windows(3) {
+        let [(a, left), (b, minus), (c, right)] = three else {
+            continue;
+        };
+        let is_close = a + left.len() == *b && b + 1 == *c;
+        if *minus == "-" && is_name(left) && is_name(right) && is_close {
+            return Err((
+                *b,
+                format!("`{left}-{right}` is no name; write {left}_{right}, or {left} - {right} for a difference"),
+            ));
+        }
+    }
+    Ok(words)
 }
 
 #[cfg(test)]
@@ -325,7 +394,7 @@ mod tests {
         assert_eq!(ImportOptions::default().shape("x=[]").unwrap().shapes["x"], []);
         assert!(ImportOptions::default().shape("x=[-1]").is_err());
         let options = ImportOptions::default()
-            .shape("x=[n, 4*a, max(a, 2) + 1, batch-size]")
+            .shape("x=[n, 4*a, max(a, 2) + 1, a - n, kv.len, (3)]")
             .unwrap();
         let a = || Dim::symbol("a");
         assert_eq!(
@@ -334,11 +403,56 @@ mod tests {
                 InputDim::Named("n".into()),
                 InputDim::Sum(a() * 4),
                 InputDim::Sum(a().larger(&Dim::Const(2)) + 1),
-                InputDim::Named("batch-size".into()),
+                InputDim::Sum(a() - Dim::symbol("n")),
+                InputDim::Named("kv.len".into()),
+                InputDim::Size(3),
             ]
         );
         for bad in ["x=[4*]", "x=[a/2]", "x=[a b*2]"] {
             assert!(ImportOptions::default().shape(bad).is_err(), "{bad}");
+        }
+        // The form that the message shows is one that is read.
+        let form = SHAPE_FORM.strip_prefix("of the form ").expect("two forms");
+        for shape in form.split(" or ") {
+            ImportOptions::default().shape(shape).unwrap();
+        }
+    }
+
+    /// No text becomes a name that is another than the text's own.
+    #[test]
+    fn dims_that_are_none_are_refused_with_their_place() {
+        for (text, column, says) in [
+            ("4 a", 3, "\"a\" follows \"4\""),
+            ("a b", 3, "\"b\" follows \"a\""),
+            ("4a", 1, "does not begin with a digit"),
+            ("1e3", 1, "does not begin with a digit"),
+            ("a%2", 2, "'%'"),
+            ("4·a", 2, "'·'"),
+            ("ä", 1, "'ä'"),
+            ("a.b/2", 4, "'/'"),
+            ("a-a", 2, "a_a, or a - a"),
+            ("batch-size", 6, "batch_size"),
+            ("99999999999999999999", 1, "is above"),
+            ("2*99999999999999999999", 3, "is above"),
+            ("a+", 3, ""),
+            ("div(a", 6, ""),
+            ("f(a)", 1, ""),
+            ("-1", 1, "at least 0"),
+            ("+", 1, "operator"),
+            ("", 1, "nothing"),
+        ] {
+            let error = text.parse::<InputDim>().expect_err(text);
+            let OptionError::Dim {
+                text: of,
+                column: at,
+                problem,
+            } = &error
+            else {
+                panic!("{text}: {error}")
+            };
+            assert!(of == text && problem.contains(says), "{text}: {error}");
+            assert!(*at == column || says.is_empty(), "{text}: {error}");
+            assert!(error.to_string().contains("a dim is a whole number"), "{error}");
         }
     }
 }

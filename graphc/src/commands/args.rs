@@ -80,6 +80,11 @@ impl ModelArgs {
         Ok(options)
     }
 
+    /// Says whether the file is an artifact, by its name.
+    pub fn is_artifact(&self) -> bool {
+        self.model.extension().is_some_and(|extension| extension == "graphc")
+    }
+
     /// Says whether the file is neither a text nor an artifact of graphc's own.
     pub fn is_onnx(&self) -> bool {
         !matches!(self.model.extension().and_then(|e| e.to_str()), Some("gir" | "graphc"))

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use frontend::onnx::GivenInput;
 use indexmap::IndexMap;
+use ir::graph::BindError;
 use ir::plan::Port;
-use ir::{HostTensor, Plan, Storage, TensorType};
+use ir::{Dim, HostTensor, Plan, Storage, TensorType};
 use runtime::RuntimeError;
 use runtime::error::InputError;
 
@@ -82,9 +83,13 @@ impl Given {
         let mut model = model.clone();
         model.overridden = described.keys().cloned().collect();
         let error = match act(&model) {
+            Err(Error::Runtime(RuntimeError::Input { error, inputs })) if model.is_artifact() => {
+                return Err(in_artifact(error, inputs));
+            }
             Err(error) if !described.is_empty() && model.is_onnx() && error.is_of_sizes() => error,
             done => return done,
         };
+        self.check_declared(&model)?;
         let reason = error.to_string();
         output::note(
             context,
@@ -95,6 +100,47 @@ impl Given {
         );
         model.given = self.data()?;
         act(&model)
+    }
+
+    /// Holds what the files say of their arrays against the shapes that an ONNX model declares, before elements are read that may be many:
+    /// sizes that the model fixes stay what they are, whatever is given.
+    ///
+    /// # Errors
+    /// An array that is no input, or has another rank or other fixed sizes than the model declares.
+    fn check_declared(&self, model: &ModelArgs) -> Result<()> {
+        let declared = frontend::onnx::declared_shapes(&model.model, &model.import()?)?;
+        let names: Vec<&str> = declared.keys().map(String::as_str).collect();
+        let lone = arrays::lone_name(&self.files, &names);
+        for (own, array) in self.files.iter().flat_map(|file| file.arrays()) {
+            let name = lone.unwrap_or(own);
+            let wrong = |error| {
+                let inputs = declared
+                    .iter()
+                    .map(|(name, shape)| format!("{name}: {shape}"))
+                    .collect();
+                Err(Error::Runtime(RuntimeError::Input { error, inputs }))
+            };
+            let Some(shape) = declared.get(name) else {
+                return wrong(InputError::Unknown(name.to_owned()));
+            };
+            if shape.rank() != array.shape.len() {
+                return wrong(InputError::Shape(BindError::Rank {
+                    input: name.to_owned(),
+                    got: array.shape.len(),
+                    declared: shape.to_string(),
+                }));
+            }
+            let differs = |(dim, got): (&Dim, &usize)| dim.as_const().is_some_and(|size| size != *got as i64);
+            if let Some(axis) = shape.iter().zip(&array.shape).position(differs) {
+                return wrong(InputError::Shape(BindError::Size {
+                    input: name.to_owned(),
+                    axis,
+                    got: array.shape[axis],
+                    declared: shape[axis].to_string(),
+                }));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one input. States
@@ -135,6 +181,22 @@ impl Given {
             }
         }
         Ok(given)
+    }
+}
+
+/// The error of an artifact's inputs. It no longer knows which of its constants could have been given.
+fn in_artifact(error: InputError, inputs: Vec<String>) -> Error {
+    let name = match &error {
+        InputError::Unknown(name) => Some(name.clone()),
+        _ => None,
+    };
+    let error = Error::Runtime(RuntimeError::Input { error, inputs });
+    match name {
+        Some(name) => Error::Config(format!(
+            "{error}; a value that the model has itself (an initializer) is a constant of an artifact: to give it at each run, run the \
+             .onnx file, or compile that with --shape '{name}=[DIMS]', which makes it an input"
+        )),
+        None => error,
     }
 }
 

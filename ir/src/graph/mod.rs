@@ -31,7 +31,7 @@ use crate::dim::{Symbol, SymbolInfo, Symbols};
 use crate::entity::{Entity, Table, entity};
 use crate::types::{Scalar, TensorType};
 use assume::Assumption;
-pub use bind::{BindError, bind_shapes};
+pub use bind::{BindError, bind_shapes, bindable};
 use op::Op;
 
 entity! {
