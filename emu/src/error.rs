@@ -90,6 +90,14 @@ pub enum MemoryError {
         /// Bytes in all.
         capacity: u64,
     },
+    /// The machine that emulates the device has no memory for it.
+    #[error("this machine has no memory for {asked} bytes of the emulated device, which itself has {free} free")]
+    HostMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes free on the device.
+        free: u64,
+    },
     /// The range is not inside one live allocation.
     #[error("{size} bytes at {address:#x} are not inside one allocation{note}")]
     OutOfBounds {

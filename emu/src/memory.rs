@@ -355,7 +355,8 @@ impl Memory {
         if size > free || size.saturating_add(LEAST_GUARD + ALIGNMENT) > left {
             return Err(full);
         }
-        let region = Region::new(base, size, written).ok_or(full)?;
+        let region = Region::new(base, size, written);
+        let region = region.ok_or(MemoryError::HostMemory { asked: size, free })?;
         let guard = guard(left - size, self.addresses.end - self.addresses.start);
         tables.next = (base + size.max(1) + guard).next_multiple_of(ALIGNMENT);
         tables.used += size;

@@ -129,7 +129,11 @@ impl Error {
     /// Wraps an IO error with what was being done to which file.
     pub fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.into();
-        move |source| Error::Io { doing, path, source }
+        move |source| match source.downcast::<ir::mapped::Truncated>() {
+            // Not the file that something was done to is at fault.
+            Ok(truncated) => Error::Truncated(truncated),
+            Err(source) => Error::Io { doing, path, source },
+        }
     }
 
     /// Says whether sizes or numbers of the inputs may be at fault: a model that cannot be had with its sizes left open, or not at these
@@ -147,7 +151,10 @@ impl Error {
         match self {
             Error::Model { error, .. } => matches!(
                 error,
-                ImportError::Node(_) | ImportError::Unsettled { .. } | ImportError::Input { .. }
+                ImportError::Node(_)
+                    | ImportError::Unsettled { .. }
+                    | ImportError::Unbound { .. }
+                    | ImportError::Input { .. }
             ),
             Error::Bind(error) => of_shapes(error),
             Error::Runtime(RuntimeError::Sizes(_) | RuntimeError::Condition(_))
@@ -208,6 +215,7 @@ impl Error {
                 | runtime::RuntimeError::NoMemory { .. }
                 | runtime::RuntimeError::Truncated(_)
                 | runtime::RuntimeError::Sizes(_)
+                | runtime::RuntimeError::Condition(_)
                 | runtime::RuntimeError::TooSmall { .. }
                 | runtime::RuntimeError::TooLarge(_),
             ) => 2,

@@ -8,11 +8,13 @@
 //! its lock, which goes with the process.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use crate::mapped;
 
 /// How long a FIFO may have no reader before writing it is an error.
 const READER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,15 +29,23 @@ const MOST_LINKS: usize = 40;
 /// Writes a file with what `fill` gives; after an error a regular file is as it was.
 ///
 /// # Errors
-/// What the system reports, what `fill` reports, a folder at `path`, and a FIFO that nothing reads for ten seconds.
+/// What the system reports, what `fill` reports, a folder at `path`, and a FIFO that nothing reads for ten seconds. A
+/// [`Truncated`](mapped::Truncated) where a mapped file became shorter: the bytes may be zeros in the place of its own.
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let checked = |out: &mut dyn Write| {
+        let filled = fill(out).and_then(|()| out.flush());
+        // Before an error of `fill`: the system reports missing pages as a bad address.
+        mapped::check_all().map_err(io::Error::other)?;
+        filled
+    };
+    write_checked(path, checked)
+}
+
+fn write_checked(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     match destination(path)? {
         Destination::Regular { path, mode } => {
             let mut temporary = beside(&path, mode)?;
-            let mut out = BufWriter::new(temporary.as_file_mut());
-            fill(&mut out)?;
-            out.flush()?;
-            drop(out);
+            fill(&mut BufWriter::new(temporary.as_file_mut()))?;
             temporary.as_file().sync_all()?;
             temporary.persist(&path).map_err(|e| e.error)?;
             Ok(())
@@ -74,8 +84,11 @@ pub fn is_stdout(path: &Path) -> bool {
 /// # Errors
 /// What the system reports, and what the file is instead.
 pub fn check_readable(path: &Path) -> io::Result<()> {
-    let kind = fs::metadata(path)?.file_type();
-    let what = match kind {
+    check_kind(&fs::metadata(path)?)
+}
+
+fn check_kind(metadata: &fs::Metadata) -> io::Result<()> {
+    let what = match metadata.file_type() {
         k if k.is_file() => return Ok(()),
         k if k.is_dir() => "a folder",
         k if k.is_fifo() => "a FIFO",
@@ -86,6 +99,46 @@ pub fn check_readable(path: &Path) -> io::Result<()> {
         ErrorKind::InvalidInput,
         format!("it is {what}, and a regular file is needed"),
     ))
+}
+
+/// Opens a regular file to be read; nothing else at its place makes the reader wait, also when it comes there in the meantime.
+///
+/// # Errors
+/// What the system reports, and what the file is instead.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Before it is opened: opening a device may do something.
+    check_readable(path)?;
+    open_at_once(OpenOptions::new().read(true), path)
+}
+
+/// Opens a regular file as the options say, and waits for nobody at the other end of what is none.
+///
+/// # Errors
+/// What the system reports, and what the file is instead.
+pub fn open_at_once(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // For a regular file the flag means nothing.
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    check_kind(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file whole.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(path)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or_default());
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a regular file of text whole.
+///
+/// # Errors
+/// As [`open`]; what is no UTF-8.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
 /// Where the bytes go.
@@ -217,9 +270,7 @@ fn is_there(file: &File, path: &Path) -> bool {
 }
 
 fn through(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::new(file);
-    fill(&mut out)?;
-    out.flush()
+    fill(&mut BufWriter::new(file))
 }
 
 /// Opens a FIFO for writing once something reads it.
@@ -252,6 +303,34 @@ mod tests {
 
     fn put(path: &Path, text: &str) -> io::Result<()> {
         write(path, |out| out.write_all(text.as_bytes()))
+    }
+
+    #[test]
+    fn nothing_is_written_of_a_file_that_became_shorter() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, out] = ["source", "out"].map(|name| dir.path().join(name));
+        put(&out, "old").unwrap();
+        for (bytes, left) in [(100_000, 10), (100, 10)] {
+            fs::write(&source, vec![7; bytes]).unwrap();
+            let map = mapped::Mapped::new(&File::open(&source).unwrap(), &source).unwrap();
+            File::options()
+                .write(true)
+                .open(&source)
+                .unwrap()
+                .set_len(left)
+                .unwrap();
+            // The system reads a large slice itself, and reports a bad address.
+            let error = write(&out, |out| out.write_all(map.as_ref())).unwrap_err();
+            let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+            assert_eq!(cause, Some(&mapped::Truncated(source.clone())), "{bytes}: {error}");
+            assert_eq!(fs::read(&out).unwrap(), b"old");
+        }
+        put(&out, "new").unwrap();
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            2,
+            "no temporary file is left"
+        );
     }
 
     fn mode(path: &Path) -> u32 {

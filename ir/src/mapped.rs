@@ -3,7 +3,11 @@
 //! A page of a mapping that is behind the end of its file cannot be read: the system sends SIGBUS, which ends a process that does not
 //! handle it. Here the missing page is replaced by zeros and the mapping is marked as broken, so that whoever reads goes on, and whoever
 //! began the work asks [`check`] when it is done, and gives an error that names the file. Weights stay in the page cache that way;
-//! reading files into memory would take them twice.
+//! reading files into memory would take them twice. The rest of a file's last page reads as zeros without a signal, so the checks
+//! also compare the file's length now with the mapping's.
+//!
+//! [`check`] is for work that knows its slices; [`check_all`] is for everything else: the command line asks it before each result is
+//! printed and when a verb ends, and [`crate::file::write`] asks it before a file is replaced.
 //!
 //! A file that is changed in place without becoming shorter is not noticed: its bytes are what they are.
 
@@ -11,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use memmap2::Mmap;
 
@@ -36,7 +40,37 @@ static PLACES: [Place; WATCHED] = [const {
 /// Whether any mapping was ever found to be broken.
 static ANY_BROKEN: AtomicBool = AtomicBool::new(false);
 /// The files of the places that are taken.
-static PATHS: Mutex<Vec<(usize, PathBuf)>> = Mutex::new(Vec::new());
+static WATCHED_FILES: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+/// Whether a broken mapping is remembered when it is dropped; see [`remember`].
+static REMEMBERS: AtomicBool = AtomicBool::new(false);
+/// The file of the first broken mapping that was dropped.
+static DROPPED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// A file that is mapped.
+struct Watched {
+    place: usize,
+    path: PathBuf,
+    /// Tells the file's length; None where the system had no more descriptors.
+    file: Option<File>,
+}
+
+impl Watched {
+    /// Says whether the file is, or was, shorter than its mapping.
+    fn is_broken(&self) -> bool {
+        let place = &PLACES[self.place];
+        let length = place.length.load(Ordering::SeqCst);
+        let metadata = self.file.as_ref().and_then(|file| file.metadata().ok());
+        if metadata.is_some_and(|metadata| metadata.len() < length as u64) {
+            place.is_broken.store(true, Ordering::SeqCst);
+            ANY_BROKEN.store(true, Ordering::SeqCst);
+        }
+        place.is_broken.load(Ordering::SeqCst)
+    }
+}
+
+fn watched_files() -> MutexGuard<'static, Vec<Watched>> {
+    WATCHED_FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A file, mapped read-only.
 #[derive(Debug)]
@@ -57,11 +91,15 @@ impl Mapped {
         // SAFETY: the map is read-only and private to this process's view. A file that becomes shorter is handled below; the bytes of
         // one that is changed in place are read as plain bytes, and nothing relies on their staying what they were.
         let map = unsafe { Mmap::map(file) }?;
-        let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = (0..WATCHED).find(|at| paths.iter().all(|(taken, _)| taken != at));
+        let mut files = watched_files();
+        let place = (0..WATCHED).find(|at| files.iter().all(|watched| watched.place != *at));
         let place = place.filter(|_| !map.is_empty());
         if let Some(at) = place {
-            paths.push((at, path.to_owned()));
+            files.push(Watched {
+                place: at,
+                path: path.to_owned(),
+                file: file.try_clone().ok(),
+            });
             let place = &PLACES[at];
             place.is_broken.store(false, Ordering::SeqCst);
             place.length.store(map.len(), Ordering::SeqCst);
@@ -81,9 +119,16 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         let Some(at) = self.place else { return };
         // The lock is held until the place is free in both tables; the memory is given back after this.
-        let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = watched_files();
+        let own = files.iter().position(|watched| watched.place == at);
+        if let Some(watched) = own.map(|own| files.swap_remove(own))
+            && REMEMBERS.load(Ordering::SeqCst)
+            && watched.is_broken()
+        {
+            let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+            dropped.get_or_insert(watched.path);
+        }
         PLACES[at].start.store(0, Ordering::SeqCst);
-        paths.retain(|(taken, _)| *taken != at);
     }
 }
 
@@ -97,6 +142,11 @@ pub struct Truncated(pub PathBuf);
 /// # Errors
 /// The first file of these that was found to be shorter than its mapping.
 pub fn check<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Truncated> {
+    let files = watched_files();
+    // All are asked, for each says so to the places.
+    files.iter().for_each(|watched| {
+        watched.is_broken();
+    });
     if !ANY_BROKEN.load(Ordering::SeqCst) {
         return Ok(());
     }
@@ -105,9 +155,30 @@ pub fn check<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Trunc
         PLACES[at].is_broken.load(Ordering::SeqCst).then_some(at)
     });
     let Some(broken) = broken else { return Ok(()) };
-    let paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
-    let path = paths.iter().find(|(at, _)| *at == broken);
-    Err(Truncated(path.map_or_else(PathBuf::new, |(_, path)| path.clone())))
+    let file = files.iter().find(|watched| watched.place == broken);
+    Err(Truncated(
+        file.map_or_else(PathBuf::new, |watched| watched.path.clone()),
+    ))
+}
+
+/// Checks that the bytes of all mapped files were there whenever they were read: of those that are mapped now and, after [`remember`],
+/// also of those that were mapped before.
+///
+/// # Errors
+/// A file that was found to be shorter than its mapping.
+pub fn check_all() -> Result<(), Truncated> {
+    let broken = watched_files()
+        .iter()
+        .find(|watched| watched.is_broken())
+        .map(|watched| watched.path.clone());
+    let dropped = || DROPPED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    broken.or_else(dropped).map_or(Ok(()), |path| Err(Truncated(path)))
+}
+
+/// Makes [`check_all`] remember broken mappings that are dropped, for the rest of the process: for programs that do one thing and end. A
+/// server that drops a broken model and goes on must not call it.
+pub fn remember() {
+    REMEMBERS.store(true, Ordering::SeqCst);
 }
 
 /// The number of the mapping that an address is in.
@@ -197,5 +268,29 @@ mod tests {
         fs::write(&paths[1], vec![7; 100_000]).unwrap();
         let again = Mapped::new(&File::open(&paths[1]).unwrap(), &paths[1]).unwrap();
         check([again.as_ref()]).unwrap();
+    }
+
+    /// No signal tells of it: the rest of the page is zeros.
+    #[test]
+    fn a_file_that_becomes_shorter_within_a_page_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("small");
+        fs::write(&path, [7; 100]).unwrap();
+        let small = Mapped::new(&File::open(&path).unwrap(), &path).unwrap();
+        check([small.as_ref()]).unwrap();
+        check_all().unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+        assert_eq!(small.as_ref()[50], 0, "silently");
+        assert_eq!(check([small.as_ref()]).unwrap_err(), Truncated(path.clone()));
+        assert_eq!(check_all().unwrap_err(), Truncated(path.clone()));
+        drop(small);
+        check_all().unwrap();
+        // A program that does one thing and ends remembers it.
+        remember();
+        fs::write(&path, [7; 100]).unwrap();
+        let small = Mapped::new(&File::open(&path).unwrap(), &path).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+        drop(small);
+        assert_eq!(check_all().unwrap_err(), Truncated(path));
     }
 }

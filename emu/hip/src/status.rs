@@ -127,7 +127,7 @@ pub fn of_load(error: &LoadError) -> hipError_t {
 /// The code of a host call on device memory that failed.
 pub fn of_memory(error: &MemoryError) -> hipError_t {
     match error {
-        MemoryError::OutOfMemory { .. } => hipError_t::hipErrorOutOfMemory,
+        MemoryError::OutOfMemory { .. } | MemoryError::HostMemory { .. } => hipError_t::hipErrorOutOfMemory,
         _ => hipError_t::hipErrorInvalidValue,
     }
 }

@@ -29,7 +29,7 @@ impl QuantizationConfig {
             if !path.is_file() {
                 continue;
             }
-            let text = std::fs::read(&path).map_err(|source| WeightsError::Open {
+            let text = ir::file::read(&path).map_err(|source| WeightsError::Open {
                 path: path.clone(),
                 source,
             })?;

@@ -1,6 +1,5 @@
 //! Memory-maps whole files as shared bytes.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -12,9 +11,7 @@ use ir::mapped::Mapped;
 /// # Errors
 /// When the file cannot be opened or mapped, or is not a regular file.
 pub(crate) fn map_file(path: &Path) -> io::Result<Bytes> {
-    // Before it is opened: opening a FIFO waits for a writer.
-    ir::file::check_readable(path)?;
-    let file = File::open(path)?;
+    let file = ir::file::open(path)?;
     let metadata = file.metadata()?;
     if metadata.len() == 0 {
         return Ok(Bytes::new());

@@ -231,7 +231,7 @@ fn read_bytes(path: &Path, bytes: &Bytes) -> Result<IndexMap<String, TensorView>
 }
 
 fn read_index(path: &Path) -> Result<IndexMap<String, TensorView>, WeightsError> {
-    let text = std::fs::read(path).map_err(|source| WeightsError::Open {
+    let text = ir::file::read(path).map_err(|source| WeightsError::Open {
         path: path.to_path_buf(),
         source,
     })?;

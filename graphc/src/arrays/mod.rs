@@ -4,7 +4,6 @@ mod npy;
 mod npz;
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +61,7 @@ impl ArrayFile {
                 (Source::Npz(archive), described.collect())
             }
             "npy" => {
-                let file = File::open(path).map_err(Error::io("read", path))?;
+                let file = ir::file::open(path).map_err(Error::io("read", path))?;
                 let length = file.metadata().map_err(Error::io("read", path))?.len();
                 let header = npy::Header::read(BufReader::new(file));
                 let header = header.map_err(|e| bad(format!("not an npy file: {e}")))?;
@@ -93,7 +92,7 @@ impl ArrayFile {
                 (Source::Safetensors(weights), arrays)
             }
             "pb" => {
-                let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+                let bytes = ir::file::read(path).map_err(Error::io("read", path))?;
                 let view = read_tensor(bytes.into()).map_err(|e| bad(e.to_string()))?;
                 let name = match view.name.as_str() {
                     "" => path
@@ -139,7 +138,7 @@ impl ArrayFile {
         match &self.source {
             Source::Npz(archive) => archive.read(described.index).map_err(bad),
             Source::Npy(header) => {
-                let mut file = File::open(&self.path).map_err(Error::io("read", &self.path))?;
+                let mut file = ir::file::open(&self.path).map_err(Error::io("read", &self.path))?;
                 let start = file.seek(SeekFrom::Start(header.length));
                 start.map_err(Error::io("read", &self.path))?;
                 header.clone().elements(file).map_err(bad)
@@ -439,7 +438,7 @@ mod tests {
         let mut small = Vec::new();
         npy::write(&mut small, &tensor).expect("a vector takes all");
         let make = |bytes: &[u8]| {
-            let mut archive = zip::ZipWriter::new(File::create(&path).expect("writable"));
+            let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).expect("writable"));
             let options = zip::write::SimpleFileOptions::default();
             archive.start_file("x.npy", options).expect("a member");
             std::io::Write::write_all(&mut archive, bytes).expect("written");

@@ -34,7 +34,7 @@ impl Archive {
     /// # Errors
     /// What is wrong, for a message that names the file.
     pub fn open(path: &Path) -> Result<(Archive, Vec<Member>), String> {
-        let file = File::open(path).map_err(|e| e.to_string())?;
+        let file = ir::file::open(path).map_err(|e| e.to_string())?;
         let archive = ZipArchive::new(BufReader::new(file));
         let mut archive = archive.map_err(|e| format!("not an npz archive: {e}"))?;
         let mut members = Vec::new();

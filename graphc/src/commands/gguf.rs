@@ -2,7 +2,6 @@
 //!
 //! Before: the path of a GGUF file. After: a text or a JSON document. Nothing is compiled.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -19,11 +18,7 @@ use crate::error::{Error, Result};
 /// Whether a file begins as GGUF does. A file that cannot be read is left to its reader's message.
 pub fn is_gguf(path: &Path) -> bool {
     let mut start = [0; 4];
-    // Whatever is no regular file may wait for a writer, and is read once.
-    if !path.is_file() {
-        return false;
-    }
-    File::open(path)
+    ir::file::open(path)
         .and_then(|mut file| file.read_exact(&mut start))
         .is_ok()
         && start == *b"GGUF"

@@ -138,7 +138,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Runs a verb. A mapped file that became shorter is the verb's error, whatever the verb made of the bytes that were missing.
 fn dispatch(cli: Cli) -> Result<()> {
+    ir::mapped::remember();
+    let done = run_verb(cli);
+    ir::mapped::check_all()?;
+    done
+}
+
+fn run_verb(cli: Cli) -> Result<()> {
     let mut settings = Settings::from_env()?;
     if let Some(Timeout(timeout)) = cli.timeout {
         settings.timeout = timeout;

@@ -16,6 +16,8 @@ pub fn print(text: &str) -> Result<()> {
 }
 
 fn write(text: &str) -> Result<()> {
+    // Numbers that were made of a file that became shorter are wrong.
+    ir::mapped::check_all()?;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("write", "standard output")(e)),
         _ => Ok(()),

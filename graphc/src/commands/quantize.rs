@@ -401,8 +401,7 @@ fn samples(args: &Args, graph: &Graph, context: &Context) -> Result<Vec<Inputs>>
 }
 
 fn read_recipe(path: &Path) -> Result<Recipe> {
-    ir::file::check_readable(path).map_err(Error::io("read", path))?;
-    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let text = ir::file::read_to_string(path).map_err(Error::io("read", path))?;
     serde_json::from_str(&text).map_err(|error| {
         Error::Config(format!(
             "--recipe {}: {error}; it is not what --save-recipe writes",

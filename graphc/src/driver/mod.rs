@@ -11,7 +11,7 @@ pub mod model;
 mod programs;
 mod spills;
 
-pub use build::{Build, BuildOptions, Stages, VariantReport, build, evaluator};
+pub use build::{Build, BuildOptions, Stages, VariantReport, build, check_files, evaluator};
 pub use compile::{Compilation, compile, compiler, platforms, requests};
 pub use model::{Model, load};
 pub use programs::{Made, program};

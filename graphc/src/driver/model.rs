@@ -101,9 +101,7 @@ pub fn artifact_error(path: &Path, error: ArtifactError) -> Error {
 /// Whether a file begins with these bytes.
 pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
     let mut start = Vec::new();
-    std::fs::File::open(path)?
-        .take(magic.len() as u64)
-        .read_to_end(&mut start)?;
+    ir::file::open(path)?.take(magic.len() as u64).read_to_end(&mut start)?;
     Ok(start == magic)
 }
 
@@ -112,8 +110,7 @@ pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
 /// # Errors
 /// A file that cannot be read, parsed or verified.
 pub fn load_gir(path: &Path) -> Result<Graph> {
-    ir::file::check_readable(path).map_err(Error::io("read", path))?;
-    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let text = ir::file::read_to_string(path).map_err(Error::io("read", path))?;
     let graph = ir::graph::parse::parse_file(&path.to_string_lossy(), &text).map_err(|e| Error::Parse {
         path: path.to_owned(),
         message: e.to_string(),

@@ -59,6 +59,9 @@ pub enum EmulateError {
     /// The plan does not work at these sizes.
     #[error("the inputs' sizes do not fit the model: {0}")]
     Sizes(#[from] ir::plan::SizesError),
+    /// The file that weights or inputs are in became shorter while it was in use.
+    #[error(transparent)]
+    Truncated(#[from] ir::mapped::Truncated),
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
@@ -103,11 +106,13 @@ impl EmulateError {
         match self {
             EmulateError::UnknownTarget { .. }
             | EmulateError::LibraryCall { .. }
+            | EmulateError::Condition(_)
             | EmulateError::Input { .. }
             | EmulateError::Bind(_)
             | EmulateError::Sizes(_)
+            | EmulateError::Truncated(_)
             | EmulateError::Memory {
-                error: emu::MemoryError::OutOfMemory { .. },
+                error: emu::MemoryError::OutOfMemory { .. } | emu::MemoryError::HostMemory { .. },
                 ..
             }
             | EmulateError::Launch {
@@ -134,6 +139,9 @@ fn slower(error: &emu::LaunchError) -> &'static str {
 
 fn way_out(error: &emu::MemoryError) -> &'static str {
     match error {
+        emu::MemoryError::HostMemory { .. } => {
+            "; give smaller inputs or sizes (--size), or let the process have more memory (`ulimit -v` shows its limit)"
+        }
         emu::MemoryError::OutOfMemory { .. } => {
             "; give smaller inputs or sizes (--size), or check each kernel alone with `graphc verify --emulate --sample N`"
         }

@@ -187,6 +187,9 @@ impl<'a> Emulator<'a> {
         };
         let result = run.all(inputs);
         run.free();
+        // What was computed of missing bytes is no result, nor the fault that it may have led to.
+        let weights = self.constants.values().map(|constant| &constant.tensor.bytes[..]);
+        ir::mapped::check(weights.chain(inputs.values().map(|tensor| &tensor.bytes[..])))?;
         result.map(|()| run.outcome)
     }
 }

@@ -20,6 +20,7 @@ use passes::quantize::recipe::{
     Decision, FoundLayer, Layers, Product, QuantizeError, Scheme, apply, column_feedback, decide, layers, scaled_inputs,
 };
 
+use crate::driver::check_files;
 use crate::error::{Error, Result};
 use calibrate::Calibration;
 pub use histogram::Method;
@@ -142,7 +143,9 @@ pub fn quantize(
         Rounding::Gptq => feed_back(&calibration, &found, &mut recipe)?,
         Rounding::Awq => scale_inputs(&calibration, &found, &mut recipe)?,
     }
-    report::measure(&calibration, recipe, nearest.as_ref(), options.max_error)
+    let made = report::measure(&calibration, recipe, nearest.as_ref(), options.max_error);
+    check_files(graph)?;
+    made
 }
 
 /// Applies a recipe that was made before, and measures it where there are samples.
@@ -164,7 +167,9 @@ pub fn follow(
         memory: 0,
         progress,
     };
-    report::measure(&calibration, recipe, None, None)
+    let made = report::measure(&calibration, recipe, None, None);
+    check_files(graph)?;
+    made
 }
 
 /// The layers of a graph without those that are refused.

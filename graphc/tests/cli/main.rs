@@ -52,8 +52,13 @@ fn input(name: &str, dims: &[i64]) -> ValueInfoProto {
     }
 }
 
-/// A model of one node `op(x) -> y`, with initialisers.
+/// A model of one node `op(x) -> y` over `f32[2, 3]`, with initialisers.
 fn model(op: &str, inputs: &[&str], initializer: Vec<TensorProto>) -> Vec<u8> {
+    model_of(op, inputs, initializer, [&[2, 3], &[2, 3]])
+}
+
+/// A model of one node, whose input and output have these sizes.
+fn model_of(op: &str, inputs: &[&str], initializer: Vec<TensorProto>, [x, y]: [&[i64]; 2]) -> Vec<u8> {
     let node = NodeProto {
         name: "the_node".to_owned(),
         op_type: op.to_owned(),
@@ -65,8 +70,8 @@ fn model(op: &str, inputs: &[&str], initializer: Vec<TensorProto>) -> Vec<u8> {
         name: "g".to_owned(),
         node: vec![node],
         initializer,
-        input: vec![input("x", &[2, 3])],
-        output: vec![input("y", &[2, 3])],
+        input: vec![input("x", x)],
+        output: vec![input("y", y)],
         ..Default::default()
     };
     let opset = OperatorSetIdProto {
@@ -398,20 +403,29 @@ fn a_damaged_artifact_is_refused_wherever_it_is_damaged() {
     }
 }
 
-/// A model whose weights are in a file of their own, `weights.bin`; returns the model's name.
-fn external_weights(p: &Place) -> String {
-    let external = |key: &str, value: &str| StringStringEntryProto {
+/// A weight `w` whose numbers are in a file of their own.
+fn external_weight(file: &str, dims: &[i64]) -> TensorProto {
+    let external = |key: &str, value: String| StringStringEntryProto {
         key: key.to_owned(),
-        value: value.to_owned(),
+        value,
     };
-    let weights = TensorProto {
+    let bytes = dims.iter().product::<i64>() * 4;
+    TensorProto {
         name: "w".to_owned(),
-        dims: vec![2, 3],
+        dims: dims.to_vec(),
         data_type: 1,
-        external_data: vec![external("location", "weights.bin"), external("length", "24")],
+        external_data: vec![
+            external("location", file.to_owned()),
+            external("length", bytes.to_string()),
+        ],
         data_location: 1,
         ..Default::default()
-    };
+    }
+}
+
+/// A model whose weights are in a file of their own, `weights.bin`; returns the model's name.
+fn external_weights(p: &Place) -> String {
+    let weights = external_weight("weights.bin", &[2, 3]);
     p.write("weights.onnx", model("Add", &["x", "w"], vec![weights]));
     p.write("weights.bin", [0u8; 24]);
     "weights.onnx".to_owned()

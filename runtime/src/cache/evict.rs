@@ -43,9 +43,7 @@ pub(super) fn shrink(dir: &Path, extension: &str, target: u64) -> (u64, u64) {
 
 /// Marks an entry as used now: the date is the order of eviction. In a read-only folder it stays; nothing is evicted there.
 pub(super) fn mark_used(path: &Path) {
-    let _ = fs::File::options()
-        .append(true)
-        .open(path)
+    let _ = ir::file::open_at_once(fs::File::options().append(true), path)
         .and_then(|file| file.set_modified(SystemTime::now()));
 }
 

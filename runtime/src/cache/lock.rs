@@ -25,12 +25,9 @@ impl Lock {
     pub(super) fn wait(path: &Path) -> Option<Lock> {
         trust::make_folder(path.parent()?).ok()?;
         loop {
-            let file = File::options()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
-                .ok()?;
+            let mut options = File::options();
+            // A FIFO of this name would be waited for, and is no lock.
+            let file = ir::file::open_at_once(options.write(true).create(true).truncate(false), path).ok()?;
             file.lock().ok()?;
             let locked = file.metadata().ok()?;
             // Removed while this waited for it: then nobody else would find it.
@@ -105,6 +102,14 @@ mod tests {
             had - killed < Duration::from_secs(3),
             "it was given back with the process"
         );
+    }
+
+    #[test]
+    fn a_fifo_is_no_lock_and_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key.lock");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(Lock::wait(&path).is_none());
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl Found {
 /// Reads a file that nobody else could have written.
 fn read_trusted(path: &Path) -> io::Result<Vec<u8>> {
     trust::check(path)?;
-    fs::read(path)
+    ir::file::read(path)
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -294,6 +294,8 @@ fn write_whole_with(path: &Path, fill: impl FnOnce(&mut fs::File) -> io::Result<
         .permissions(fs::Permissions::from_mode(0o644))
         .tempfile_in(folder)?;
     fill(file.as_file_mut())?;
+    // An entry that is made of missing pages would be found again under the right key.
+    ir::mapped::check_all().map_err(io::Error::other)?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }

@@ -150,6 +150,22 @@ fn errors_are_not_kept() {
     assert_eq!(entry_files(dir.path()).len(), 0);
 }
 
+/// What lies at an entry's place and is no regular file is not waited for, and is replaced.
+#[test]
+fn a_fifo_at_an_entrys_place_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let compiler = open(dir.path());
+    let entry = compiler.cache().path(CacheKey::new(&request("text"), "one")).unwrap();
+    fs::create_dir(entry.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&entry).status();
+    assert!(made.unwrap().success());
+    for _ in 0..2 {
+        assert_eq!(compiler.compile(&request("text")).unwrap().bytes, b"text");
+    }
+    let stats = compiler.cache().stats();
+    assert_eq!((stats.damaged, stats.compiles, stats.hits), (1, 1, 1));
+}
+
 #[test]
 fn a_folder_that_cannot_be_used_is_noted_and_everything_still_compiles() {
     let dir = tempfile::tempdir().unwrap();
