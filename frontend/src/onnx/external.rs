@@ -43,21 +43,23 @@ pub enum ExternalError {
     )]
     Outside { tensor: String, location: String },
     #[error(
-        "tensor {tensor:?} is in {}, which is a link to {}, outside of the model's folder; put the file itself there, or allow such \
-         links with --follow-links", file.display(), target.display()
+        "tensor {tensor:?} is in {file:?}, which is a link to {target:?}, outside of the model's folder; put the file itself there, or \
+         allow such links with --follow-links"
     )]
     Link {
         tensor: String,
         file: PathBuf,
         target: PathBuf,
     },
-    #[error("tensor {tensor:?} is in {}, which cannot be read: {source}; put that file where it is expected", file.display())]
+    #[error("tensor {tensor:?} is in {file:?}, which cannot be read: {source}; put that file where it is expected")]
     Open {
         tensor: String,
         file: PathBuf,
         source: io::Error,
     },
-    #[error("tensor {tensor:?} is bytes {offset} to {offset}+{length} of {}, which has only {file_len}; download it again", file.display())]
+    #[error(
+        "tensor {tensor:?} is bytes {offset} to {offset}+{length} of {file:?}, which has only {file_len}; download it again"
+    )]
     Range {
         tensor: String,
         file: PathBuf,

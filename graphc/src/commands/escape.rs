@@ -18,6 +18,26 @@ pub fn json(text: &str) -> Cow<'_, str> {
     spelled(text, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
+/// The most characters of a name that are shown.
+const SHOWN: usize = 96;
+
+/// A name on one line: of a long one the beginning and the end are shown, and how long it is.
+pub fn name(name: &str) -> Cow<'_, str> {
+    let length = name.chars().count();
+    let shown = match length > SHOWN {
+        false => Cow::Borrowed(name),
+        true => {
+            let part = |skip: usize, take: usize| name.chars().skip(skip).take(take).collect::<String>();
+            let (begin, end) = (part(0, SHOWN * 2 / 3), part(length - SHOWN / 4, SHOWN / 4));
+            Cow::Owned(format!("{begin}…{end} ({length} characters)"))
+        }
+    };
+    match shown.contains(['\n', '\t']) {
+        true => Cow::Owned(shown.replace('\n', "\\n").replace('\t', "\\t")),
+        false => shown,
+    }
+}
+
 fn spelled(text: &str, spell: impl Fn(char) -> String) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -35,6 +55,19 @@ fn spelled(text: &str, spell: impl Fn(char) -> String) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_one_line_and_not_long() {
+        assert_eq!(name("a/b:0"), "a/b:0");
+        assert_eq!(name("a\nb\tc"), "a\\nb\\tc");
+        let long = "ü".repeat(70_000) + "end";
+        let shown = name(&long);
+        assert!(shown.chars().count() < 130, "{shown}");
+        assert!(
+            shown.ends_with("end (70003 characters)") && shown.contains('…'),
+            "{shown}"
+        );
+    }
 
     #[test]
     fn what_a_terminal_obeys_is_spelled_out() {

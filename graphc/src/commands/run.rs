@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::given;
-use super::{Context, load, output};
+use super::{Context, escape, load, output};
 use crate::arrays::{self, ArrayFile, Arrays};
 use crate::compare::compare;
 use crate::emulate::{self, Emulator};
@@ -285,7 +285,7 @@ impl Report {
         let values = tensor.to_f64();
         let finite = values.iter().filter(|v| v.is_finite());
         let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
-        self.text += &format!("{name}: {}{:?}", tensor.dtype, tensor.shape);
+        self.text += &format!("{}: {}{:?}", escape::name(name), tensor.dtype, tensor.shape);
         if low <= high {
             self.text += &format!(" in [{low:.6}, {high:.6}]");
         }
@@ -318,6 +318,7 @@ impl Report {
         }
         for (name, own, (file, array)) in &wanted {
             let name = *name;
+            let shown = escape::name(name);
             let Some(got) = got.get(name) else {
                 return Err(Error::Config(format!(
                     "--expect holds {name:?}, but the model's outputs are {names:?}"
@@ -332,7 +333,7 @@ impl Report {
                 Ok(d) => {
                     let verdict = if d.is_within() { "ok" } else { "DIFFERS" };
                     self.text += &format!(
-                        "{name}: {verdict}: worst error {:.3e} absolute, {:.3e} relative",
+                        "{shown}: {verdict}: worst error {:.3e} absolute, {:.3e} relative",
                         d.max_abs, d.max_rel
                     );
                     if !d.is_within() {
@@ -349,7 +350,7 @@ impl Report {
                 }
                 Err(shapes) => {
                     bad += 1;
-                    self.text += &format!("{name}: DIFFERS: {shapes}\n");
+                    self.text += &format!("{shown}: DIFFERS: {shapes}\n");
                 }
             }
         }
@@ -357,7 +358,8 @@ impl Report {
             .iter()
             .filter(|name| !wanted.iter().any(|(wanted, ..)| wanted == *name))
         {
-            self.text += &format!("{name}: not compared: --expect holds no array of this name\n");
+            let shown = escape::name(name);
+            self.text += &format!("{shown}: not compared: --expect holds no array of this name\n");
             if let Some(serde_json::Value::Object(o)) = self.outputs.get_mut(*name) {
                 o.insert("difference".to_owned(), serde_json::Value::Null);
             }

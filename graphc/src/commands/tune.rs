@@ -79,13 +79,21 @@ struct RunArgs {
     /// How many runs on a device give a time.
     #[arg(long, default_value_t = 20, value_parser = args::runs)]
     runs: usize,
+    /// Threads that work on the host, 1 to 1024; by default one a core.
+    #[arg(long, value_parser = args::threads)]
+    threads: Option<usize>,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     match &args.verb {
-        Verb::Run(args) => search(args, context),
+        Verb::Run(args) => {
+            let mut settings = context.settings.clone();
+            settings.threads = args.threads.unwrap_or(settings.threads);
+            let quiet = context.quiet;
+            search(args, &Context { settings, quiet })
+        }
         Verb::Merge { into, files } => merge(into, files),
         Verb::Show { file, format } => show(file, *format),
     }

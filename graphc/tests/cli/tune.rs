@@ -51,7 +51,11 @@ fn tuning_measures_each_candidate_once_and_the_best_is_taken() {
     let (model, file) = (text(&model), text(&file));
 
     // Without time nothing is measured, and the file is there to go on with.
-    let none = p.json(&tuning(model, file, &["--candidates", "3", "--budget", "0"]));
+    let none = p.json(&tuning(
+        model,
+        file,
+        &["--candidates", "3", "--budget", "0", "--threads", "2"],
+    ));
     assert_eq!(
         (&none["measured"], none["left"].as_u64()),
         (&0.into(), Some(9)),
