@@ -47,6 +47,7 @@ pub const PASS: Pass = Pass {
             return Ok(graph.clone());
         }
         let mut b = Builder::new(graph, NAME).with_rules(with_simplify(context.options), context.options);
+        let users = graph.users();
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let values = match &node.op {
@@ -58,7 +59,7 @@ pub const PASS: Pass = Pass {
                     ordered::top_k(&mut b, x, *axis, k, *largest, target)?.map(|both| both.to_vec())
                 }
                 Op::Composite(Composite::LayerNorm { axis, epsilon }) => {
-                    norms::layer_norm(&mut b, graph, node, *axis, epsilon.as_f64(), target)?.map(|v| vec![v])
+                    norms::layer_norm(&mut b, graph, &users, id, (*axis, epsilon.as_f64()), target)?.map(|v| vec![v])
                 }
                 _ => None,
             };

@@ -9,6 +9,7 @@ use ir::op::View;
 use ir::{Dim, Graph, Op, Shape, Value};
 
 /// The dimensions of a view as factors of what it views.
+#[derive(Clone)]
 pub(super) struct Factors {
     /// The size of each factor.
     sizes: Vec<Dim>,
@@ -85,6 +86,11 @@ impl Factors {
             self.memory.insert(at + 1, new);
         }
         new
+    }
+
+    /// Says whether what lies side by side in memory is side by side in the view, too.
+    pub fn ends_alike(&self) -> bool {
+        self.memory.last() == self.view.iter().flatten().next_back()
     }
 
     /// The factors' sizes in the order of memory.

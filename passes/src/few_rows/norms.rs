@@ -11,9 +11,9 @@
 //! Sums of squares that are taken from an element of the part itself lose at most as many digits as the part's length has, whatever the
 //! numbers; parts are merged as Chan, Golub and LeVeque (Updating formulae and a pairwise algorithm, 1979) merge theirs.
 
-use ir::graph::Node;
 use ir::op::{BinaryOp, ReduceOp, UnaryOp, View};
-use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
+use ir::{DType, Dim, Graph, NodeId, Op, Shape, Table, Target, Value};
+use smallvec::SmallVec;
 
 use super::factors::{Factors, order};
 use super::{PART_BYTES, PART_ELEMENTS, Split, THREADS, stored_bits};
@@ -22,6 +22,9 @@ use crate::decompose::norms::affine;
 use crate::decompose::{as_shape, binary, cast, unary, wide, with_scalar};
 use crate::error::PassFault;
 use crate::rewrite::Builder;
+
+/// The readers of each node, with which operand of theirs it is.
+pub(super) type Users = Table<NodeId, SmallVec<[(NodeId, u32); 2]>>;
 
 /// How often a row that no registers hold is read, about: for two statistics and the results, with what is computed between.
 const READS: f64 = 6.0;
@@ -38,16 +41,18 @@ const LAUNCHES: f64 = 4.0;
 pub(super) fn layer_norm(
     b: &mut Builder<'_>,
     graph: &Graph,
-    node: &Node,
-    axis: usize,
-    epsilon: f64,
+    users: &Users,
+    id: NodeId,
+    (axis, epsilon): (usize, f64),
     target: &Target,
 ) -> Result<Option<Value>, PassFault> {
+    let node = graph.node(id);
     let x = node.operands[0];
     let Some(rows) = Rows::of(graph, x, axis) else {
         return Ok(None);
     };
-    if rows.one_kernel_serves(target) {
+    let is_turned = is_turned(graph, users, id, &rows.factors);
+    if rows.one_kernel_serves(target, is_turned) {
         return Ok(None);
     }
     let steps = rows.steps(target);
@@ -59,6 +64,32 @@ pub(super) fn layer_norm(
     let (scale, bias) = (operand(1), operand(2));
     let y = affine(b, y, scale, bias)?;
     cast(b, y, ty.dtype).map(Some)
+}
+
+/// Says whether what is made of a normalisation's results point by point is stored in an order in which others are neighbours than those
+/// that it reads side by side.
+fn is_turned(graph: &Graph, users: &Users, id: NodeId, factors: &Factors) -> bool {
+    let mut at = id;
+    let mut factors = factors.clone();
+    loop {
+        let shape = &graph.ty(at.into()).shape;
+        let next = users[at]
+            .iter()
+            .map(|(user, _)| *user)
+            .find(|user| match &graph.node(*user).op {
+                Op::Elementwise(_) => graph.ty((*user).into()).shape == *shape,
+                op => matches!(op, Op::View(View::Transpose(_) | View::Reshape(_))),
+            });
+        let Some(user) = next else { break };
+        if let Op::View(view) = &graph.node(user).op {
+            match factors.through(view, &graph.ty(user.into()).shape) {
+                Some(seen) => factors = seen,
+                None => return false,
+            }
+        }
+        at = user;
+    }
+    !factors.ends_alike()
 }
 
 /// The rows of a normalisation as they lie in memory.
@@ -138,8 +169,9 @@ impl Rows {
         self.run() * self.bytes >= 256 || self.run() == self.length
     }
 
-    /// Says whether a kernel that gives a workgroup to each row is about as fast as the steps.
-    fn one_kernel_serves(&self, target: &Target) -> bool {
+    /// Says whether a kernel that gives a workgroup to each row is about as fast as the steps. One whose results are turned, so that
+    /// neighbours of a row are stored apart, gives memory half a line for each.
+    fn one_kernel_serves(&self, target: &Target, is_turned: bool) -> bool {
         let row = self.length * self.bytes;
         if row <= HELD_BYTES {
             return true;
@@ -148,7 +180,12 @@ impl Rows {
         let in_vain = (f64::from(target.line_bytes / 2) / (self.run() * self.bytes) as f64).max(1.0);
         // A few workgroups are at work in each unit.
         let rounds = (self.rows as f64 / (4.0 * f64::from(target.compute_units))).max(1.0);
-        let one = READS * alone_us(target, row as f64 * in_vain) * rounds;
+        let stored = if is_turned {
+            self.length * i64::from(target.line_bytes / 2)
+        } else {
+            0
+        };
+        let one = (READS * alone_us(target, row as f64 * in_vain) + alone_us(target, stored as f64)) * rounds;
         let bytes_per_us = target.memory_tbps * 1e6;
         let total = (self.rows * row) as f64;
         let steps = LAUNCHES * target.launch_us + 3.0 * total / bytes_per_us;

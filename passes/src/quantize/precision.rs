@@ -237,9 +237,10 @@ mod tests {
         let computed = "  x = input \"x\" : f32[2, 4]\n  m = input \"m\" : f32[2, 4]\n  one = constant 1.0 : f32[]\n  \
                         least = constant -3.4028235e38 : f32[]\n  p = iota {axis=1} : f32[2, 4]\n  q = mul p, least\n  \
                         s = add x, m\n  t = add s, q\n  y = softmax t {axis=1}\n  return y as \"y\"";
-        for (body, hidden) in [given, computed].into_iter().flat_map(|body| {
-            [f64::from(f32::MIN), -1e10, -7e4, f64::NEG_INFINITY].map(|hidden| (body, hidden))
-        }) {
+        for (body, hidden) in [given, computed]
+            .into_iter()
+            .flat_map(|body| [f64::from(f32::MIN), -1e10, -7e4, f64::NEG_INFINITY].map(|hidden| (body, hidden)))
+        {
             let before = graph(body);
             let x = HostTensor::from_f64(DType::F32, [2, 4], &[0.5, -1.0, 2.0, 0.25, 1.0, 0.0, -0.5, 3.0]).unwrap();
             // The first row is hidden as a whole, the second in part.
@@ -251,7 +252,8 @@ mod tests {
                 let got = evaluate(&lowered(&before, dtype), &inputs).unwrap()["y"].to_f64();
                 for (at, (got, want)) in got.iter().zip(&want).enumerate() {
                     // A half type keeps some of what f32 loses of a score beside a mask.
-                    let close = (got - want).abs() <= 0.02 || got.is_nan() && want.is_nan() || at < 4 && got.is_finite();
+                    let close =
+                        (got - want).abs() <= 0.02 || got.is_nan() && want.is_nan() || at < 4 && got.is_finite();
                     assert!(close, "{dtype}, {hidden}, {at}: {got}, {want}\n{body}");
                 }
             }
