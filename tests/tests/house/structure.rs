@@ -68,6 +68,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ),
     // An app of graphc's public API: language models from GGUF files.
     ("graphc-llm", &["graphc", "graphc-gguf"], &[]),
+    // A plugin of ONNX Runtime, on graphc's public API.
+    ("graphc-ort-provider", &["graphc"], &[]),
     (
         "graphc-tests",
         &["graphc"],
