@@ -101,6 +101,8 @@ pub struct OrtEp {
     pub get_compiled_model_compatibility_info:
         Option<unsafe extern "C" fn(*mut OrtEp, *const OrtGraph) -> *const c_char>,
     pub get_kernel_registry: Option<unsafe extern "C" fn(*mut OrtEp, *mut *const c_void) -> OrtStatusPtr>,
+    /// Optional functions that came later, none of which is there.
+    pub later: [Option<unsafe extern "C" fn()>; 16],
 }
 
 /// What makes providers, and says on which devices they run.
@@ -158,8 +160,8 @@ pub struct OrtEpFactory {
             *mut *mut OrtSyncStream,
         ) -> OrtStatusPtr,
     >,
-    pub set_environment_options:
-        Option<unsafe extern "C" fn(*mut OrtEpFactory, *const OrtKeyValuePairs) -> OrtStatusPtr>,
+    /// Optional functions that came later, none of which is there.
+    pub later: [Option<unsafe extern "C" fn()>; 16],
 }
 
 #[cfg(test)]
@@ -168,21 +170,21 @@ mod tests {
 
     use super::*;
 
-    /// Each table is its version, padded to a pointer, and then one pointer a function: 14 of `OrtEp` and 16 of `OrtEpFactory` by 1.24.
+    /// Each table is its version, padded to a pointer, and then one pointer a function, in the header's order.
     #[test]
     fn tables_are_laid_out_as_in_the_header() {
         let pointer = size_of::<*const ()>();
-        assert_eq!(size_of::<OrtEp>(), 14 * pointer);
+        assert_eq!(size_of::<OrtEp>(), (14 + 16) * pointer);
         assert_eq!(offset_of!(OrtEp, get_capability), 2 * pointer);
         assert_eq!(offset_of!(OrtEp, release_node_compute_infos), 4 * pointer);
         assert_eq!(offset_of!(OrtEp, set_dynamic_options), 7 * pointer);
         assert_eq!(offset_of!(OrtEp, create_allocator), 10 * pointer);
         assert_eq!(offset_of!(OrtEp, get_kernel_registry), 13 * pointer);
-        assert_eq!(size_of::<OrtEpFactory>(), 15 * pointer);
+        assert_eq!(size_of::<OrtEpFactory>(), (14 + 16) * pointer);
         assert_eq!(offset_of!(OrtEpFactory, create_ep), 4 * pointer);
         assert_eq!(offset_of!(OrtEpFactory, get_version), 7 * pointer);
         assert_eq!(offset_of!(OrtEpFactory, create_data_transfer), 11 * pointer);
-        assert_eq!(offset_of!(OrtEpFactory, set_environment_options), 14 * pointer);
+        assert_eq!(offset_of!(OrtEpFactory, create_sync_stream_for_device), 13 * pointer);
         assert_eq!(size_of::<OrtNodeComputeInfo>(), 4 * pointer);
         assert_eq!(size_of::<OrtNodeFusionOptions>(), 8);
         assert_eq!(offset_of!(OrtNodeFusionOptions, drop_constant_initializers), 4);

@@ -1,0 +1,65 @@
+//! What goes wrong in the provider, and the code under which ONNX Runtime hears of it.
+
+use graphc::frontend::onnx::ImportError;
+use ort_sys::OrtErrorCode;
+
+use crate::options::OptionProblem;
+
+/// Any error of the provider. Its text is the message of the status.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// Importing, compiling or running failed.
+    #[error("graphc: {0}")]
+    Graphc(#[from] graphc::Error),
+    /// A provider option cannot be used.
+    #[error("graphc: provider option {key:?}: {problem}")]
+    Option {
+        key: String,
+        #[source]
+        problem: OptionProblem,
+    },
+    /// A session option asks for what the provider does not do.
+    #[error("graphc: session option {key} = {value:?}: {reason}")]
+    SessionOption {
+        key: String,
+        value: String,
+        reason: &'static str,
+    },
+    /// A function of ONNX Runtime's failed.
+    #[error("graphc: ONNX Runtime's {function}: {message}")]
+    OnnxRuntime { function: &'static str, message: String },
+    /// An EPContext node cannot be used.
+    #[error("graphc: EPContext node {node:?}: {reason}")]
+    Context { node: String, reason: String },
+    /// ONNX Runtime gave something that its documentation rules out.
+    #[error("graphc: {0}")]
+    Unexpected(String),
+}
+
+/// What the provider's functions return.
+pub type Result<T> = std::result::Result<T, ProviderError>;
+
+impl From<ImportError> for ProviderError {
+    fn from(error: ImportError) -> ProviderError {
+        ProviderError::Graphc(error.into())
+    }
+}
+
+impl From<graphc::runtime::RuntimeError> for ProviderError {
+    fn from(error: graphc::runtime::RuntimeError) -> ProviderError {
+        ProviderError::Graphc(error.into())
+    }
+}
+
+impl ProviderError {
+    /// The code of the status.
+    pub fn code(&self) -> OrtErrorCode {
+        match self {
+            ProviderError::Option { .. } | ProviderError::SessionOption { .. } => OrtErrorCode::ORT_INVALID_ARGUMENT,
+            ProviderError::Graphc(error) if error.exit_code() == 2 => OrtErrorCode::ORT_INVALID_ARGUMENT,
+            ProviderError::Graphc(_) | ProviderError::OnnxRuntime { .. } => OrtErrorCode::ORT_EP_FAIL,
+            ProviderError::Context { .. } => OrtErrorCode::ORT_INVALID_GRAPH,
+            ProviderError::Unexpected(_) => OrtErrorCode::ORT_FAIL,
+        }
+    }
+}
