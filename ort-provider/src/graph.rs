@@ -196,6 +196,24 @@ impl Reader {
         Ok(read)
     }
 
+    /// The node whose subgraph a graph is.
+    ///
+    /// # Errors
+    /// What ONNX Runtime reports.
+    pub fn parent(&self, graph: *const OrtGraph) -> Result<Option<*const OrtNode>> {
+        let parent = get!(self, Graph_GetParentNode, graph, ptr::null());
+        Ok((!parent.is_null()).then_some(parent))
+    }
+
+    /// The graph that a node is in.
+    ///
+    /// # Errors
+    /// What ONNX Runtime reports.
+    pub fn graph_of(&self, node: *const OrtNode) -> Result<Option<*const OrtGraph>> {
+        let graph = get!(self, Node_GetGraph, node, ptr::null());
+        Ok((!graph.is_null()).then_some(graph))
+    }
+
     /// Reads a node; what cannot be read as ONNX has it is the node's problem.
     ///
     /// # Errors
@@ -410,7 +428,10 @@ impl Reader {
                 AttributeType::Floats
             }
             Kind::ORT_OP_ATTR_STRING => {
-                read.s = self.bytes(attribute, kind)?.into();
+                let mut bytes = self.bytes(attribute, kind)?;
+                // Some versions end it with a zero.
+                bytes.pop_if(|last| *last == 0);
+                read.s = bytes.into();
                 AttributeType::String
             }
             Kind::ORT_OP_ATTR_STRINGS => {
@@ -435,7 +456,7 @@ impl Reader {
     }
 
     /// The bytes of an attribute.
-    pub fn bytes(&self, attribute: *const OrtOpAttr, kind: OrtOpAttrType) -> Result<Vec<u8>> {
+    fn bytes(&self, attribute: *const OrtOpAttr, kind: OrtOpAttrType) -> Result<Vec<u8>> {
         let mut length = 0usize;
         // SAFETY: the first call writes nothing but the length, and its status says that there was no room.
         unsafe {

@@ -34,6 +34,10 @@ pub enum OptionProblem {
     Unknown { key: String },
     #[error("{value:?} is not {expected}")]
     Value { value: String, expected: &'static str },
+    #[error("the model has no size {name:?}; it has {known:?}")]
+    NoSize { name: String, known: Vec<String> },
+    #[error("it cannot be set once the session is made: graphc has no dynamic options")]
+    Dynamic,
     #[error(transparent)]
     Size(#[from] OptionError),
     #[error(transparent)]
