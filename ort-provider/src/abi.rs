@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ort_sys::{
     OrtAllocator, OrtCompiledModelCompatibility, OrtEpDevice, OrtGraph, OrtHardwareDevice, OrtKernelContext,
-    OrtKeyValuePairs, OrtLogger, OrtMemoryInfo, OrtNode, OrtRunOptions, OrtSessionOptions, OrtStatusPtr, OrtSyncStream,
+    OrtKeyValuePairs, OrtLogger, OrtMemoryInfo, OrtNode, OrtRunOptions, OrtSessionOptions, OrtStatusPtr,
 };
 
 /// The version of the interface that this library is written for: ONNX Runtime 1.24, and all later ones.
@@ -157,7 +157,7 @@ pub struct OrtEpFactory {
             *mut OrtEpFactory,
             *const OrtMemoryDevice,
             *const OrtKeyValuePairs,
-            *mut *mut OrtSyncStream,
+            *mut *mut OrtSyncStreamImpl,
         ) -> OrtStatusPtr,
     >,
     /// Optional functions that came later, none of which is there.

@@ -1,17 +1,19 @@
 //! The factory: on which devices the provider runs, and the provider of each session.
 
 use std::ffi::{CStr, CString, c_char};
+use std::ptr;
 
 use graphc::options::Settings;
 use graphc::prelude::DeviceChoice;
 use graphc::session::OpenDevice;
 use ort_sys::{
-    OrtEpDevice, OrtHardwareDevice, OrtHardwareDeviceType, OrtKeyValuePairs, OrtLogger, OrtSessionOptions, OrtStatusPtr,
+    OrtAllocator, OrtEpDevice, OrtHardwareDevice, OrtHardwareDeviceType, OrtKeyValuePairs, OrtLogger, OrtMemoryInfo,
+    OrtSessionOptions, OrtStatusPtr,
 };
 
 use crate::NAME;
-use crate::abi::{API_VERSION, OrtEp, OrtEpFactory};
-use crate::api::{Api, Logger, c_string};
+use crate::abi::{API_VERSION, OrtDataTransferImpl, OrtEp, OrtEpFactory, OrtMemoryDevice, OrtSyncStreamImpl};
+use crate::api::{Api, Logger, c_string, ok};
 use crate::error::{ProviderError, Result};
 use crate::options::{DeviceOption, ProviderOptions};
 use crate::provider::Provider;
@@ -45,11 +47,11 @@ impl Factory {
                 get_vendor_id,
                 get_version,
                 validate_compiled_model_compatibility_info: None,
-                create_allocator: None,
-                release_allocator: None,
-                create_data_transfer: None,
+                create_allocator: Some(create_allocator),
+                release_allocator: Some(release_allocator),
+                create_data_transfer: Some(create_data_transfer),
                 is_stream_aware: Some(is_stream_aware),
-                create_sync_stream_for_device: None,
+                create_sync_stream_for_device: Some(create_sync_stream_for_device),
                 later: [None; 16],
             },
             api,
@@ -99,12 +101,12 @@ impl Factory {
         choice: &DeviceChoice,
     ) -> Result<*mut OrtEpDevice> {
         let (key, value) = (c_string("device"), c_string(&choice.to_string()));
-        let (mut options, mut offered) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut options, mut offered) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the pairs are made and freed here; the device copies them.
         let status = unsafe {
             (self.api.ort.CreateKeyValuePairs)(&mut options);
             (self.api.ort.AddKeyValuePair)(options, key.as_ptr(), value.as_ptr());
-            let status = (self.api.ep.create_ep_device)(factory, device, std::ptr::null(), options, &mut offered);
+            let status = (self.api.ep.create_ep_device)(factory, device, ptr::null(), options, &mut offered);
             (self.api.ort.ReleaseKeyValuePairs)(options);
             status
         };
@@ -176,6 +178,46 @@ unsafe extern "C" fn get_version(table: *const OrtEpFactory) -> *const c_char {
 /// As ONNX Runtime calls it.
 unsafe extern "C" fn is_stream_aware(_: *const OrtEpFactory) -> bool {
     false
+}
+
+// Tensors are the host's: regions copy them to their device and back. ONNX Runtime calls these four all the same.
+
+/// # Safety
+/// As ONNX Runtime calls it.
+unsafe extern "C" fn create_allocator(
+    _: *mut OrtEpFactory,
+    _: *const OrtMemoryInfo,
+    _: *const OrtKeyValuePairs,
+    allocator: *mut *mut OrtAllocator,
+) -> OrtStatusPtr {
+    // SAFETY: the caller's promise. None is ONNX Runtime's own for the host.
+    unsafe { allocator.write(ptr::null_mut()) };
+    ok()
+}
+
+/// # Safety
+/// As ONNX Runtime calls it.
+unsafe extern "C" fn release_allocator(_: *mut OrtEpFactory, _: *mut OrtAllocator) {}
+
+/// # Safety
+/// As ONNX Runtime calls it.
+unsafe extern "C" fn create_data_transfer(_: *mut OrtEpFactory, transfer: *mut *mut OrtDataTransferImpl) -> OrtStatusPtr {
+    // SAFETY: the caller's promise.
+    unsafe { transfer.write(ptr::null_mut()) };
+    ok()
+}
+
+/// # Safety
+/// As ONNX Runtime calls it.
+unsafe extern "C" fn create_sync_stream_for_device(
+    _: *mut OrtEpFactory,
+    _: *const OrtMemoryDevice,
+    _: *const OrtKeyValuePairs,
+    stream: *mut *mut OrtSyncStreamImpl,
+) -> OrtStatusPtr {
+    // SAFETY: the caller's promise.
+    unsafe { stream.write(ptr::null_mut()) };
+    ok()
 }
 
 /// # Safety

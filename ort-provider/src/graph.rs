@@ -324,14 +324,12 @@ impl Reader {
         }
         let mut kind = 0i32;
         // SAFETY: the type lives as long as the value. Numbers that `ort-sys` does not know stay numbers.
-        let tensor = unsafe {
-            let out = (&raw mut kind).cast::<ONNXType>();
-            self.check("GetOnnxTypeFromTypeInfo", (self.api.ort.GetOnnxTypeFromTypeInfo)(info, out))?;
-            if kind != ONNXType::ONNX_TYPE_TENSOR as i32 {
-                return Ok(TypeProto::default());
-            }
-            get!(self, CastTypeInfoToTensorInfo, info, ptr::null())
-        };
+        let status = unsafe { (self.api.ort.GetOnnxTypeFromTypeInfo)(info, (&raw mut kind).cast::<ONNXType>()) };
+        self.check("GetOnnxTypeFromTypeInfo", status)?;
+        if kind != ONNXType::ONNX_TYPE_TENSOR as i32 {
+            return Ok(TypeProto::default());
+        }
+        let tensor = get!(self, CastTypeInfoToTensorInfo, info, ptr::null());
         if tensor.is_null() {
             return Ok(TypeProto::default());
         }
