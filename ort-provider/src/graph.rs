@@ -205,15 +205,6 @@ impl Reader {
         Ok((!parent.is_null()).then_some(parent))
     }
 
-    /// The graph that a node is in.
-    ///
-    /// # Errors
-    /// What ONNX Runtime reports.
-    pub fn graph_of(&self, node: *const OrtNode) -> Result<Option<*const OrtGraph>> {
-        let graph = get!(self, Node_GetGraph, node, ptr::null());
-        Ok((!graph.is_null()).then_some(graph))
-    }
-
     /// Reads a node; what cannot be read as ONNX has it is the node's problem.
     ///
     /// # Errors

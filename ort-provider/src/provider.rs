@@ -1,5 +1,6 @@
 //! The provider of one session: which nodes it takes, and what becomes of them.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CString, c_char};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Provider {
         let parent = reader.parent(handle)?;
         match parent {
             // The node around the graph is taken with all that is in it.
-            Some(parent) if self.takes(&reader, parent)? => return Ok(()),
+            Some(parent) if self.takes(&reader, &graph, parent)? => return Ok(()),
             Some(_) => {}
             None => self.check_sizes(&graph)?,
         }
@@ -94,21 +95,26 @@ impl Provider {
         capability::regions(graph, reader, &self.options.import, self.options.min_nodes)
     }
 
-    /// Whether a node will be in a region, or in a node that will.
-    fn takes(&self, reader: &Reader, node: *const OrtNode) -> Result<bool> {
-        let Some(handle) = reader.graph_of(node)? else {
-            return Ok(false);
+    /// Whether a node that a graph is in can be taken by itself, and so will be, when ONNX Runtime asks for the graph around it: it
+    /// asks for inner graphs first, and shows nothing of the outer ones.
+    fn takes(&self, reader: &Reader, inner: &Graph, node: *const OrtNode) -> Result<bool> {
+        let mut values = HashMap::new();
+        let node = reader.node(node, &mut values)?;
+        let alone = Graph {
+            name: inner.name.clone(),
+            ir_version: inner.ir_version,
+            opsets: inner.opsets.clone(),
+            model_path: inner.model_path.clone(),
+            inputs: Vec::new(),
+            outputs: node.writes().map(str::to_owned).collect(),
+            nodes: vec![node],
+            values,
         };
-        let graph = reader.graph(handle)?;
-        let found = graph.nodes.iter().position(|other| other.handle == node);
-        let regions = self.regions(&graph, reader).regions;
-        if found.is_some_and(|node| regions.iter().any(|region| region.contains(&node))) {
-            return Ok(true);
+        let Capability { regions, refused } = self.regions(&alone, reader);
+        if regions.is_empty() {
+            self.report(&alone, &regions, &refused);
         }
-        match reader.parent(handle)? {
-            Some(parent) => self.takes(reader, parent),
-            None => Ok(false),
-        }
+        Ok(self.options.min_nodes == 1 && !regions.is_empty())
     }
 
     fn fuse(&self, support: *mut OrtEpGraphSupportInfo, nodes: &[*const OrtNode], drop: bool) -> Result<()> {
@@ -124,7 +130,7 @@ impl Provider {
     /// Sizes that were bounded must be the model's.
     fn check_sizes(&self, graph: &Graph) -> Result<()> {
         let known = graph.values.values().flat_map(|value| value.open_sizes());
-        let known: std::collections::BTreeSet<&str> = known.collect();
+        let known: BTreeSet<&str> = known.collect();
         match self.options.import.sizes.keys().find(|name| !known.contains(name.as_str())) {
             None => Ok(()),
             Some(name) => Err(ProviderError::Option {
@@ -164,7 +170,7 @@ impl Provider {
         let mut initializers = Initializers::new(&reader, true);
         for (handle, fused) in graphs.iter().zip(fused) {
             let graph = reader.graph(*handle)?;
-            let mut values = std::collections::HashMap::new();
+            let mut values = HashMap::new();
             let fused = reader.node(*fused, &mut values)?;
             let name = fused.proto.name.clone();
             let mut region = CompiledRegion::new(self, &graph, &fused)?;

@@ -1,0 +1,63 @@
+"""The node cases that the onnx package comes with: those that ONNX Runtime runs too, by the provider, against what is expected."""
+
+import sys
+import warnings
+
+from common import *
+from onnx.backend.test.case.node import collect_testcases
+
+# What each case is, that is not equal to the expected outputs, and why.
+DIFFERENT = {}
+
+
+def cases():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sorted(collect_testcases(None), key=lambda case: case.name)
+
+
+def run(case):
+    """What came of a case: whole, part, none, or skipped."""
+    made = case.model
+    if any(not port.type.HasField("tensor_type") for port in [*made.graph.input, *made.graph.output]):
+        return "skipped"
+    inputs, outputs = case.data_sets[0]
+    inputs = [np.asarray(value) for value in inputs]
+    if any(value.dtype == object or value.dtype.kind in "SU" for value in inputs):
+        return "skipped"
+    named = {port.name: value for port, value in zip(made.graph.input, inputs)}
+    try:
+        reference(made).run(None, named)
+    except Exception:
+        # Ops, or types of them, that ONNX Runtime does not have.
+        return "skipped"
+    s = session(made)
+    ours, others = assigned(s)
+    got = s.run(None, named)
+    if not ours:
+        return "none"
+    check_equal(got, outputs, rtol=max(case.rtol, 1e-3), atol=max(case.atol, 1e-5))
+    return "part" if others else "whole"
+
+
+results = {"whole": 0, "part": 0, "none": 0, "skipped": 0}
+failures = {}
+pattern = sys.argv[1] if len(sys.argv) > 1 else ""
+for case in cases():
+    name = case.name
+    if pattern not in name:
+        continue
+    try:
+        results[run(case)] += 1
+    except Exception as error:
+        failures[name] = f"{type(error).__name__}: {error}"
+print(results)
+unexpected = {name: text for name, text in failures.items() if name not in DIFFERENT}
+for name, text in unexpected.items():
+    print(f"{name}: {text[:600]}")
+assert not unexpected, f"{len(unexpected)} cases"
+if not pattern:
+    assert results["whole"] >= 200, results
+    gone = [name for name in DIFFERENT if name not in failures]
+    assert not gone, f"these are equal now: {gone}"
+print("ok nodes")
