@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CString, c_char};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use graphc::session::OpenDevice;
 use graphc::{Session, SessionOptions};
@@ -31,6 +31,8 @@ pub struct Provider {
     options: ProviderOptions,
     /// The options' own, with the device opened.
     session: SessionOptions,
+    /// What is wrong with the model's options: ONNX Runtime drops errors of `GetCapability`, so that `Compile` gives it.
+    wrong: Mutex<Option<ProviderError>>,
 }
 
 impl Provider {
@@ -64,6 +66,7 @@ impl Provider {
             name: c_string(NAME),
             options,
             session,
+            wrong: Mutex::default(),
         })
     }
 
@@ -77,7 +80,7 @@ impl Provider {
             // The node around the graph is taken with all that is in it.
             Some(parent) if self.takes(&reader, &graph, parent)? => return Ok(()),
             Some(_) => {}
-            None => self.check_sizes(&graph)?,
+            None => self.check_sizes(&graph),
         }
         for node in graph.nodes.iter().filter(|node| context::is_ours(&node.proto)) {
             self.fuse(support, &[node.handle], false)?;
@@ -128,18 +131,18 @@ impl Provider {
     }
 
     /// Sizes that were bounded must be the model's.
-    fn check_sizes(&self, graph: &Graph) -> Result<()> {
+    fn check_sizes(&self, graph: &Graph) {
         let known = graph.values.values().flat_map(|value| value.open_sizes());
         let known: BTreeSet<&str> = known.collect();
-        match self.options.import.sizes.keys().find(|name| !known.contains(name.as_str())) {
-            None => Ok(()),
-            Some(name) => Err(ProviderError::Option {
+        let missing = self.options.import.sizes.keys().find(|name| !known.contains(name.as_str()));
+        if let Some(name) = missing {
+            *self.wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(ProviderError::Option {
                 key: "sizes".to_owned(),
                 problem: OptionProblem::NoSize {
                     name: name.clone(),
                     known: known.into_iter().map(str::to_owned).collect(),
                 },
-            }),
+            });
         }
     }
 
@@ -165,6 +168,9 @@ impl Provider {
         kernels: &mut Vec<Box<Kernel>>,
         nodes: &mut Vec<*mut OrtNode>,
     ) -> Result<()> {
+        if let Some(error) = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(error);
+        }
         // SAFETY: the graphs are valid during this call. What outlives it owns its bytes.
         let reader = unsafe { Reader::new(self.api) };
         let mut initializers = Initializers::new(&reader, true);
