@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graphc::driver::evaluator;
 use graphc::frontend::onnx::tensor::element_type;
-use graphc::frontend::onnx::{GivenEvaluator, GivenInput, ImportOptions, Model, import_model};
+use graphc::frontend::onnx::proto::{ValueInfoProto, type_proto};
+use graphc::frontend::onnx::{GivenEvaluator, GivenInput, ImportOptions, InputDim, Model, import_model};
+use graphc::ir::graph::BindError;
 use graphc::ir::{DType, HostTensor, Program, Storage};
-use graphc::runtime::{Executable, InputBytes};
+use graphc::runtime::{Executable, InputBytes, InputError, RuntimeError};
 use graphc::{Session, SessionOptions};
 use indexmap::IndexMap;
 use ort_sys::{ONNXTensorElementDataType, OrtKernelContext, OrtStatusPtr, OrtValue};
@@ -65,10 +67,23 @@ impl Source {
         import.evaluator = GivenEvaluator::new(move |graph, inputs| evaluate(graph, inputs));
         let given = inputs.iter().map(|(name, tensor)| (name.clone(), GivenInput::of(tensor)));
         import.given.extend(given);
+        // A run may give another rank than was declared: ONNX Runtime lets conditions of loops be so.
+        for port in &self.model.graph.input {
+            let sizes = inputs.get(&port.name).map(|tensor| tensor.shape.iter().map(|size| *size as i64));
+            if let (Some(sizes), Some(type_proto::Value::TensorType(tensor))) = (sizes, declared(port))
+                && tensor.shape.as_ref().is_some_and(|shape| shape.dim.len() != sizes.len())
+            {
+                import.shapes.insert(port.name.clone(), sizes.map(InputDim::Size).collect());
+            }
+        }
         let session = Session::compile(import_model(&self.model, &import)?, &self.session)?;
         COUNTERS.add(Count::Specialised);
         Ok(session)
     }
+}
+
+fn declared(port: &ValueInfoProto) -> Option<&type_proto::Value> {
+    port.r#type.as_ref()?.value.as_ref()
 }
 
 /// A value at the border of a region: its name, and the code of its element type in ONNX.
@@ -215,7 +230,11 @@ impl Kernel {
         }
         let name = &self.name;
         self.logger.warn(&format!("graphc: {name} is compiled for the inputs of one run alone: {reason}"));
-        Compiled::new(source.compile_for(&tensors)?, &self.inputs, &self.outputs)
+        let session = source.compile_for(&tensors).map_err(|error| ProviderError::Again {
+            open: reason.to_string(),
+            error: Box::new(error),
+        })?;
+        Compiled::new(session, &self.inputs, &self.outputs)
     }
 
     /// The inputs of a run.
@@ -399,9 +418,18 @@ impl Kernel {
     }
 }
 
-/// Whether sizes or numbers of a run's inputs are at fault.
+/// Whether shapes or numbers of a run's inputs are at fault.
 fn is_of_sizes(error: &ProviderError) -> bool {
-    matches!(error, ProviderError::Graphc(error) if error.is_of_sizes())
+    let ProviderError::Graphc(error) = error else {
+        return false;
+    };
+    let rank = |error: &RuntimeError| {
+        let RuntimeError::Input { error, .. } = error else {
+            return false;
+        };
+        matches!(error, InputError::Shape(BindError::Rank { .. }))
+    };
+    error.is_of_sizes() || matches!(error, graphc::Error::Runtime(error) if rank(error))
 }
 
 /// Numbers of an unsigned type as graphc computes them.

@@ -25,6 +25,9 @@ pub enum ProviderError {
         value: String,
         reason: &'static str,
     },
+    /// A region takes the inputs of a run neither with open sizes nor when it is compiled for them.
+    #[error("{error}; and with open sizes: {open}")]
+    Again { open: String, error: Box<ProviderError> },
     /// A function of ONNX Runtime's failed.
     #[error("graphc: ONNX Runtime's {function}: {message}")]
     OnnxRuntime { function: &'static str, message: String },
@@ -58,6 +61,7 @@ impl ProviderError {
             ProviderError::Option { .. } | ProviderError::SessionOption { .. } => OrtErrorCode::ORT_INVALID_ARGUMENT,
             ProviderError::Graphc(error) if error.exit_code() == 2 => OrtErrorCode::ORT_INVALID_ARGUMENT,
             ProviderError::Graphc(_) | ProviderError::OnnxRuntime { .. } => OrtErrorCode::ORT_EP_FAIL,
+            ProviderError::Again { error, .. } => error.code(),
             ProviderError::Context { .. } => OrtErrorCode::ORT_INVALID_GRAPH,
             ProviderError::Unexpected(_) => OrtErrorCode::ORT_FAIL,
         }
