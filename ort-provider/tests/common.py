@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 
 import numpy as np
 import onnx
@@ -11,8 +12,8 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 NAME = "GraphcExecutionProvider"
-LIBRARY = os.environ["GRAPHC_PROVIDER"]
-FOLDER = os.environ["GRAPHC_PROVIDER_FOLDER"]
+# The provider's library, a folder for files, the repository, and what a script takes itself.
+LIBRARY, FOLDER, REPOSITORY, *ARGUMENTS = sys.argv[1:]
 
 ort.set_default_logger_severity(4)
 ort.register_execution_provider_library("graphc", LIBRARY)

@@ -18,7 +18,7 @@ FILES = {
 }
 
 
-root = os.environ["GRAPHC_PROVIDER_MODELS"]
+root = os.path.join(REPOSITORY, "tests", "data")
 for file, runs in FILES.items():
     path = os.path.join(root, file)
     counts = Counts()
