@@ -89,9 +89,8 @@ pub struct OrtEp {
     pub get_preferred_data_layout: Option<unsafe extern "C" fn(*mut OrtEp, *mut c_int) -> OrtStatusPtr>,
     pub should_convert_data_layout_for_op:
         Option<unsafe extern "C" fn(*mut OrtEp, *const c_char, *const c_char, c_int, *mut c_int) -> OrtStatusPtr>,
-    pub set_dynamic_options: Option<
-        unsafe extern "C" fn(*mut OrtEp, *const *const c_char, *const *const c_char, usize) -> OrtStatusPtr,
-    >,
+    pub set_dynamic_options:
+        Option<unsafe extern "C" fn(*mut OrtEp, *const *const c_char, *const *const c_char, usize) -> OrtStatusPtr>,
     pub on_run_start: Option<unsafe extern "C" fn(*mut OrtEp, *const OrtRunOptions) -> OrtStatusPtr>,
     pub on_run_end: Option<unsafe extern "C" fn(*mut OrtEp, *const OrtRunOptions, bool) -> OrtStatusPtr>,
     pub create_allocator:

@@ -118,9 +118,7 @@ impl Api {
         // SAFETY: both arrays have `count` strings, which live as long as the pairs.
         unsafe {
             (self.ort.GetKeyValuePairs)(pairs, &mut keys, &mut values, &mut count);
-            (0..count)
-                .map(|i| (text(*keys.add(i)), text(*values.add(i))))
-                .collect()
+            (0..count).map(|i| (text(*keys.add(i)), text(*values.add(i)))).collect()
         }
     }
 }
@@ -161,7 +159,14 @@ impl Logger {
         unsafe {
             let (file, function) = (c"graphc", c"graphc");
             let log = self.api.ort.Logger_LogMessage;
-            let status = log(self.logger, level, message.as_ptr(), file.as_ptr(), 0, function.as_ptr());
+            let status = log(
+                self.logger,
+                level,
+                message.as_ptr(),
+                file.as_ptr(),
+                0,
+                function.as_ptr(),
+            );
             if !status.0.is_null() {
                 (self.api.ort.ReleaseStatus)(status.0);
             }

@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 use graphc::frontend::onnx::ImportOptions;
 
-use crate::NAME;
 use crate::compute::is_convertible;
 use crate::context::is_context_node;
 use crate::graph::{Graph, Reader};
+use crate::options::NAME;
 use crate::partition;
 use crate::region::{Initializers, Region};
 
@@ -119,7 +119,11 @@ fn faults(
 /// The values that nodes compute and others read, or the graph gives.
 fn outputs(graph: &Graph, nodes: &[usize]) -> Vec<String> {
     let inside: HashSet<usize> = nodes.iter().copied().collect();
-    let others = graph.nodes.iter().enumerate().filter(|(index, _)| !inside.contains(index));
+    let others = graph
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !inside.contains(index));
     let read: HashSet<&str> = others
         .flat_map(|(_, node)| node.reads())
         .chain(graph.outputs.iter().map(String::as_str))

@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graphc::driver::evaluator;
-use graphc::frontend::onnx::tensor::element_type;
 use graphc::frontend::onnx::proto::{ValueInfoProto, type_proto};
+use graphc::frontend::onnx::tensor::element_type;
 use graphc::frontend::onnx::{GivenEvaluator, GivenInput, ImportOptions, InputDim, Model, import_model};
 use graphc::ir::graph::BindError;
 use graphc::ir::{DType, HostTensor, Program, Storage};
@@ -65,15 +65,24 @@ impl Source {
         let evaluate = evaluator();
         let mut import = self.import.clone();
         import.evaluator = GivenEvaluator::new(move |graph, inputs| evaluate(graph, inputs));
-        let given = inputs.iter().map(|(name, tensor)| (name.clone(), GivenInput::of(tensor)));
+        let given = inputs
+            .iter()
+            .map(|(name, tensor)| (name.clone(), GivenInput::of(tensor)));
         import.given.extend(given);
         // A run may give another rank than was declared: ONNX Runtime lets conditions of loops be so.
         for port in &self.model.graph.input {
-            let sizes = inputs.get(&port.name).map(|tensor| tensor.shape.iter().map(|size| *size as i64));
+            let sizes = inputs
+                .get(&port.name)
+                .map(|tensor| tensor.shape.iter().map(|size| *size as i64));
             if let (Some(sizes), Some(type_proto::Value::TensorType(tensor))) = (sizes, declared(port))
-                && tensor.shape.as_ref().is_some_and(|shape| shape.dim.len() != sizes.len())
+                && tensor
+                    .shape
+                    .as_ref()
+                    .is_some_and(|shape| shape.dim.len() != sizes.len())
             {
-                import.shapes.insert(port.name.clone(), sizes.map(InputDim::Size).collect());
+                import
+                    .shapes
+                    .insert(port.name.clone(), sizes.map(InputDim::Size).collect());
             }
         }
         let session = Session::compile(import_model(&self.model, &import)?, &self.session)?;
@@ -102,7 +111,7 @@ struct Compiled {
     outputs: Vec<usize>,
 }
 
-/// A region as ONNX Runtime runs it. It is made as a box whose address is the table's.
+/// A region as ONNX Runtime runs it. It is given away as a box whose address is the table's.
 #[repr(C)]
 pub struct Kernel {
     table: OrtNodeComputeInfo,
@@ -150,9 +159,9 @@ impl Kernel {
         (inputs, outputs): (Vec<Border>, Vec<Border>),
         session: Session,
         source: Option<Source>,
-    ) -> Result<Box<Kernel>> {
+    ) -> Result<Kernel> {
         let open = Compiled::new(session, &inputs, &outputs)?;
-        Ok(Box::new(Kernel {
+        Ok(Kernel {
             table: OrtNodeComputeInfo {
                 ort_version_supported: API_VERSION,
                 create_state,
@@ -167,7 +176,7 @@ impl Kernel {
             open,
             source,
             given: Mutex::default(),
-        }))
+        })
     }
 
     /// The compiled program.
@@ -191,7 +200,11 @@ impl Kernel {
         }
         // One thread compiles, and the others look at what it made.
         let mut given = self.given();
-        let new: Vec<Arc<Compiled>> = given.iter().filter(|c| !known.iter().any(|k| Arc::ptr_eq(c, k))).cloned().collect();
+        let new: Vec<Arc<Compiled>> = given
+            .iter()
+            .filter(|c| !known.iter().any(|k| Arc::ptr_eq(c, k)))
+            .cloned()
+            .collect();
         if let Some(result) = self.run_known(&new, context, &inputs) {
             return result;
         }
@@ -219,7 +232,9 @@ impl Kernel {
 
     fn compile_for(&self, inputs: &[Input], reason: &ProviderError) -> Result<Compiled> {
         let Some(source) = &self.source else {
-            return Err(ProviderError::Unexpected("there is nothing to compile again".to_owned()));
+            return Err(ProviderError::Unexpected(
+                "there is nothing to compile again".to_owned(),
+            ));
         };
         let mut tensors = IndexMap::new();
         for (border, input) in self.inputs.iter().zip(inputs) {
@@ -229,7 +244,9 @@ impl Kernel {
             tensors.insert(border.name.clone(), tensor);
         }
         let name = &self.name;
-        self.logger.warn(&format!("graphc: {name} is compiled for the inputs of one run alone: {reason}"));
+        self.logger.warn(&format!(
+            "graphc: {name} is compiled for the inputs of one run alone: {reason}"
+        ));
         let session = source.compile_for(&tensors).map_err(|error| ProviderError::Again {
             open: reason.to_string(),
             error: Box::new(error),
@@ -259,7 +276,8 @@ impl Kernel {
         let mut dims: SmallVec<[i64; 6]> = SmallVec::new();
         // SAFETY: the value is the run's; its description is ours, and is freed once.
         unsafe {
-            self.api.check("GetTensorTypeAndShape", (ort.GetTensorTypeAndShape)(value, &mut info))?;
+            self.api
+                .check("GetTensorTypeAndShape", (ort.GetTensorTypeAndShape)(value, &mut info))?;
             let mut status = (ort.GetDimensionsCount)(info, &mut rank);
             if status.0.is_null() {
                 dims.resize(rank, 0);
@@ -282,7 +300,11 @@ impl Kernel {
             _ => 0,
         };
         let mut input = Input {
-            bytes: if width > 0 { elements * width } else { dtype.bytes_for(elements) },
+            bytes: if width > 0 {
+                elements * width
+            } else {
+                dtype.bytes_for(elements)
+            },
             shape,
             data: data.cast(),
             dtype,
@@ -299,7 +321,9 @@ impl Compiled {
     fn new(session: Session, inputs: &[Border], outputs: &[Border]) -> Result<Compiled> {
         let place = |borders: &[Border], name: &str, what: &str| {
             let place = borders.iter().position(|border| border.name == name);
-            place.ok_or_else(|| ProviderError::Unexpected(format!("the compiled region has an {what} {name:?} of its own")))
+            place.ok_or_else(|| {
+                ProviderError::Unexpected(format!("the compiled region has an {what} {name:?} of its own"))
+            })
         };
         let mut compiled = Compiled {
             session,
@@ -307,11 +331,21 @@ impl Compiled {
             outputs: Vec::new(),
         };
         let plan = compiled.executable()?.plan();
-        let of_inputs: Result<_> = plan.inputs.iter().map(|port| place(inputs, &port.name, "input")).collect();
-        let of_outputs: Result<_> = plan.results().iter().map(|port| place(outputs, &port.name, "output")).collect();
+        let of_inputs: Result<_> = plan
+            .inputs
+            .iter()
+            .map(|port| place(inputs, &port.name, "input"))
+            .collect();
+        let of_outputs: Result<_> = plan
+            .results()
+            .iter()
+            .map(|port| place(outputs, &port.name, "output"))
+            .collect();
         let types = plan.results().iter().map(|port| (&port.name, port.ty.dtype));
         for (name, dtype) in types {
-            let fits = outputs.iter().any(|b| b.name == *name && is_convertible(b.element, dtype));
+            let fits = outputs
+                .iter()
+                .any(|b| b.name == *name && is_convertible(b.element, dtype));
             if !fits {
                 return Err(ProviderError::Unexpected(format!("output {name:?} would be {dtype}")));
             }
@@ -319,7 +353,9 @@ impl Compiled {
         (compiled.inputs, compiled.outputs) = (of_inputs?, of_outputs?);
         if let Some(missing) = (0..outputs.len()).find(|output| !compiled.outputs.contains(output)) {
             let name = &outputs[missing].name;
-            return Err(ProviderError::Unexpected(format!("the compiled region does not give output {name:?}")));
+            return Err(ProviderError::Unexpected(format!(
+                "the compiled region does not give output {name:?}"
+            )));
         }
         Ok(compiled)
     }
@@ -405,8 +441,7 @@ impl Kernel {
         let (mut value, mut data): (*mut OrtValue, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the context is the run's, and the dims are read.
         unsafe {
-            let status =
-                (self.api.ort.KernelContext_GetOutput)(context, index, dims.as_ptr(), dims.len(), &mut value);
+            let status = (self.api.ort.KernelContext_GetOutput)(context, index, dims.as_ptr(), dims.len(), &mut value);
             self.api.check("KernelContext_GetOutput", status)?;
             if value.is_null() {
                 return Ok(ptr::null_mut());
@@ -435,16 +470,27 @@ fn is_of_sizes(error: &ProviderError) -> bool {
 /// Numbers of an unsigned type as graphc computes them.
 fn widen(border: &Border, bytes: &[u8]) -> Result<Vec<u8>> {
     let large = || {
-        let why = format!("input {:?} has a number of 2^63 or more, which graphc does not compute with", border.name);
+        let why = format!(
+            "input {:?} has a number of 2^63 or more, which graphc does not compute with",
+            border.name
+        );
         ProviderError::Unexpected(why)
     };
     Ok(match border.element {
         UINT16 => {
-            let numbers = bytes.as_chunks::<2>().0.iter().map(|b| i32::from(u16::from_le_bytes(*b)));
+            let numbers = bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| i32::from(u16::from_le_bytes(*b)));
             numbers.flat_map(i32::to_le_bytes).collect()
         }
         UINT32 => {
-            let numbers = bytes.as_chunks::<4>().0.iter().map(|b| i64::from(u32::from_le_bytes(*b)));
+            let numbers = bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| i64::from(u32::from_le_bytes(*b)));
             numbers.flat_map(i64::to_le_bytes).collect()
         }
         _ if bytes.as_chunks::<8>().0.iter().any(|b| b[7] >= 0x80) => return Err(large()),
@@ -459,7 +505,11 @@ fn narrow(element: i32, bytes: &[u8]) -> Vec<u8> {
         UINT32 => (8, 4),
         _ => return bytes.to_vec(),
     };
-    bytes.chunks_exact(wide).flat_map(|number| &number[..width]).copied().collect()
+    bytes
+        .chunks_exact(wide)
+        .flat_map(|number| &number[..width])
+        .copied()
+        .collect()
 }
 
 /// # Safety

@@ -11,10 +11,9 @@ use graphc::ir::program::artifact::{self, Check};
 use graphc::ir::{Program, Storage};
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType};
 
-use crate::NAME;
 use crate::api::{Api, c_string};
 use crate::error::{ProviderError, Result};
-use crate::options::ContextOptions;
+use crate::options::{ContextOptions, NAME};
 
 const OP: &str = "EPContext";
 const DOMAIN: &str = "com.microsoft";
@@ -35,7 +34,10 @@ fn string(node: &NodeProto, name: &str) -> Option<Vec<u8>> {
 }
 
 fn integer(node: &NodeProto, name: &str) -> Option<i64> {
-    node.attribute.iter().find(|attribute| attribute.name == name).map(|attribute| attribute.i)
+    node.attribute
+        .iter()
+        .find(|attribute| attribute.name == name)
+        .map(|attribute| attribute.i)
 }
 
 /// Loads the program of a node; a file is looked for in the folder of the model.
@@ -52,9 +54,14 @@ pub fn load(node: &NodeProto, model: &Path) -> Result<Program> {
         0 => {
             let file = String::from_utf8(content).map_err(|_| error("the name of its file is not text".to_owned()))?;
             let file = PathBuf::from(file);
-            let stays = file.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+            let stays = file
+                .components()
+                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
             if !stays {
-                let why = format!("its file {:?} must be in the model's folder or below it", file.display());
+                let why = format!(
+                    "its file {:?} must be in the model's folder or below it",
+                    file.display()
+                );
                 return Err(error(why));
             }
             let path = model.parent().unwrap_or(Path::new("")).join(file);
@@ -85,7 +92,10 @@ pub fn node(
         true => encode(&program.to_bytes().map_err(|e| error(e.to_string()))?),
         false => {
             let target = target(options, model).ok_or_else(|| {
-                error("say where the model goes by ep.context_file_path, or embed by ep.context_embed_mode = 1".to_owned())
+                error(
+                    "say where the model goes by ep.context_file_path, or embed by ep.context_embed_mode = 1"
+                        .to_owned(),
+                )
             })?;
             let stem = target.file_stem().unwrap_or_default().to_string_lossy();
             let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
@@ -96,10 +106,7 @@ pub fn node(
         }
     };
     let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
-    let mut attributes = Attributes {
-        api,
-        made: Vec::new(),
-    };
+    let mut attributes = Attributes { api, made: Vec::new() };
     attributes.integer("main_context", 1)?;
     attributes.integer("embed_mode", i64::from(options.embed))?;
     attributes.string("ep_cache_context", &content)?;
@@ -154,8 +161,9 @@ impl Attributes {
 
     fn string(&mut self, name: &str, value: &str) -> Result<()> {
         let value = c_string(value);
-        let length = i32::try_from(value.as_bytes().len())
-            .map_err(|_| ProviderError::Unexpected(format!("{name} has more than 2 GiB; leave ep.context_embed_mode at 0")))?;
+        let length = i32::try_from(value.as_bytes().len()).map_err(|_| {
+            ProviderError::Unexpected(format!("{name} has more than 2 GiB; leave ep.context_embed_mode at 0"))
+        })?;
         self.add(name, value.as_ptr().cast(), length, OrtOpAttrType::ORT_OP_ATTR_STRING)
     }
 
@@ -247,7 +255,9 @@ mod tests {
             ..NodeProto::default()
         };
         for file in ["../x.graphc", "/x.graphc", "a/../../x.graphc"] {
-            let error = load(&node(file), Path::new("models/m.onnx")).expect_err(file).to_string();
+            let error = load(&node(file), Path::new("models/m.onnx"))
+                .expect_err(file)
+                .to_string();
             assert!(error.contains("folder"), "{error}");
         }
         let error = load(&node("missing.graphc"), Path::new("models/m.onnx")).expect_err("missing");

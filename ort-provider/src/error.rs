@@ -1,9 +1,7 @@
 //! What goes wrong in the provider, and the code under which ONNX Runtime hears of it.
 
-use graphc::frontend::onnx::ImportError;
+use graphc::frontend::onnx::{ImportError, OptionError};
 use ort_sys::OrtErrorCode;
-
-use crate::options::OptionProblem;
 
 /// Any error of the provider. Its text is the message of the status.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +35,23 @@ pub enum ProviderError {
     /// ONNX Runtime gave something that its documentation rules out.
     #[error("graphc: {0}")]
     Unexpected(String),
+}
+
+/// What is wrong with a provider option.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionProblem {
+    #[error("there is no such option{suggestion}; there are {known}")]
+    Unknown { suggestion: String, known: String },
+    #[error("{value:?} is not {expected}")]
+    Value { value: String, expected: &'static str },
+    #[error("the model has no size {name:?}; it has {known:?}")]
+    NoSize { name: String, known: Vec<String> },
+    #[error("it cannot be set once the session is made: graphc has no dynamic options")]
+    Dynamic,
+    #[error(transparent)]
+    Size(#[from] OptionError),
+    #[error(transparent)]
+    Device(Box<graphc::Error>),
 }
 
 /// What the provider's functions return.

@@ -11,11 +11,10 @@ use ort_sys::{
     OrtSessionOptions, OrtStatusPtr,
 };
 
-use crate::NAME;
 use crate::abi::{API_VERSION, OrtDataTransferImpl, OrtEp, OrtEpFactory, OrtMemoryDevice, OrtSyncStreamImpl};
 use crate::api::{Api, Logger, c_string, ok};
 use crate::error::{ProviderError, Result};
-use crate::options::{DeviceOption, ProviderOptions};
+use crate::options::{DeviceOption, NAME, ProviderOptions};
 use crate::provider::Provider;
 
 /// The PCI numbers of the vendors whose GPUs graphc compiles for.
@@ -62,7 +61,11 @@ impl Factory {
     }
 
     /// Offers the CPU, and the GPUs that graphc can open, each with the option that chooses it.
-    fn devices(&self, factory: *mut OrtEpFactory, devices: &[*const OrtHardwareDevice]) -> Result<Vec<*mut OrtEpDevice>> {
+    fn devices(
+        &self,
+        factory: *mut OrtEpFactory,
+        devices: &[*const OrtHardwareDevice],
+    ) -> Result<Vec<*mut OrtEpDevice>> {
         let mut offered = Vec::new();
         let (mut hip, mut cuda) = (0usize, 0usize);
         for device in devices {
@@ -84,7 +87,8 @@ impl Factory {
                 _ => continue,
             };
             if choice != DeviceChoice::Cpu
-                && let Err(error) = Settings::from_env().and_then(|settings| OpenDevice::open(choice.clone(), &settings))
+                && let Err(error) =
+                    Settings::from_env().and_then(|settings| OpenDevice::open(choice.clone(), &settings))
             {
                 self.logger.info(&format!("graphc: does not offer {choice}: {error}"));
                 continue;
@@ -114,7 +118,12 @@ impl Factory {
         Ok(offered)
     }
 
-    fn provider(&self, options: *const OrtSessionOptions, devices: usize, logger: *const OrtLogger) -> Result<Box<Provider>> {
+    fn provider(
+        &self,
+        options: *const OrtSessionOptions,
+        devices: usize,
+        logger: *const OrtLogger,
+    ) -> Result<Box<Provider>> {
         // SAFETY: the options are valid during the call.
         let entries = unsafe { self.api.session_entries(options)? };
         if devices > 1 {
@@ -129,9 +138,8 @@ impl Factory {
             DeviceOption::Choice(choice) => open(choice.clone())?,
             DeviceOption::Gpu => match open(DeviceChoice::Hip(0)) {
                 Ok(device) => device,
-                Err(hip) => open(DeviceChoice::Cuda(0)).map_err(|cuda| {
-                    graphc::Error::Config(format!("there is no GPU: {hip}; {cuda}"))
-                })?,
+                Err(hip) => open(DeviceChoice::Cuda(0))
+                    .map_err(|cuda| graphc::Error::Config(format!("there is no GPU: {hip}; {cuda}")))?,
             },
         };
         // SAFETY: the session's logger outlives its provider.
@@ -201,7 +209,10 @@ unsafe extern "C" fn release_allocator(_: *mut OrtEpFactory, _: *mut OrtAllocato
 
 /// # Safety
 /// As ONNX Runtime calls it.
-unsafe extern "C" fn create_data_transfer(_: *mut OrtEpFactory, transfer: *mut *mut OrtDataTransferImpl) -> OrtStatusPtr {
+unsafe extern "C" fn create_data_transfer(
+    _: *mut OrtEpFactory,
+    transfer: *mut *mut OrtDataTransferImpl,
+) -> OrtStatusPtr {
     // SAFETY: the caller's promise.
     unsafe { transfer.write(ptr::null_mut()) };
     ok()
@@ -233,9 +244,9 @@ unsafe extern "C" fn get_supported_devices(
     // SAFETY: the caller's promise.
     let factory = unsafe { of(table) };
     factory.api.guard(|| {
-        // SAFETY: the caller's promise.
         let devices = match count {
             0 => &[],
+            // SAFETY: the caller's promise.
             _ => unsafe { std::slice::from_raw_parts(devices, count) },
         };
         let mut found = factory.devices(table, devices)?.into_iter();

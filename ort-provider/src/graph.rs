@@ -18,9 +18,9 @@ use ort_sys::{
     OrtTensorTypeAndShapeInfo, OrtValue, OrtValueInfo,
 };
 
-use crate::NAME;
 use crate::api::{Api, text};
 use crate::error::{ProviderError, Result};
+use crate::options::NAME;
 
 /// Element types of ONNX Runtime and of ONNX have the same codes up to this one.
 const LAST_COMMON_CODE: i32 = 23;
@@ -61,7 +61,11 @@ impl Node {
 
     /// The names of the values that the node computes.
     pub fn writes(&self) -> impl Iterator<Item = &str> {
-        self.proto.output.iter().map(String::as_str).filter(|name| !name.is_empty())
+        self.proto
+            .output
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !name.is_empty())
     }
 }
 
@@ -270,7 +274,11 @@ impl Reader {
             let problem = node.problem.clone().unwrap_or_default();
             return Err(ProviderError::Unexpected(problem));
         }
-        if let Some(node) = read.nodes.iter().find(|node| !["", NAME].contains(&node.provider.as_str())) {
+        if let Some(node) = read
+            .nodes
+            .iter()
+            .find(|node| !["", NAME].contains(&node.provider.as_str()))
+        {
             let of = format!("a node of its subgraph is of provider {}", node.provider);
             return Err(ProviderError::Unexpected(of));
         }
@@ -327,7 +335,11 @@ impl Reader {
         let (element, dims) = self.tensor_info(tensor)?;
         // SAFETY: the tensor's description lives as long as the type.
         let has_shape = unsafe { (self.api.ort.TensorTypeAndShape_HasShape)(tensor) };
-        let shape = if has_shape { Some(self.shape(tensor, &dims)?) } else { None };
+        let shape = if has_shape {
+            Some(self.shape(tensor, &dims)?)
+        } else {
+            None
+        };
         Ok(TypeProto {
             value: Some(type_proto::Value::TensorType(type_proto::Tensor {
                 elem_type: element,
@@ -401,7 +413,11 @@ impl Reader {
         let ty = match kind {
             Kind::ORT_OP_ATTR_GRAPH => return Ok(None),
             Kind::ORT_OP_ATTR_INT => {
-                read.i = self.numbers(attribute, kind, i64::from_le_bytes)?.first().copied().unwrap_or(0);
+                read.i = self
+                    .numbers(attribute, kind, i64::from_le_bytes)?
+                    .first()
+                    .copied()
+                    .unwrap_or(0);
                 AttributeType::Int
             }
             Kind::ORT_OP_ATTR_INTS => {
@@ -409,7 +425,11 @@ impl Reader {
                 AttributeType::Ints
             }
             Kind::ORT_OP_ATTR_FLOAT => {
-                read.f = self.numbers(attribute, kind, f32::from_le_bytes)?.first().copied().unwrap_or(0.0);
+                read.f = self
+                    .numbers(attribute, kind, f32::from_le_bytes)?
+                    .first()
+                    .copied()
+                    .unwrap_or(0.0);
                 AttributeType::Float
             }
             Kind::ORT_OP_ATTR_FLOATS => {
@@ -458,7 +478,13 @@ impl Reader {
         if length > 0 {
             // SAFETY: there is room for all bytes.
             let status = unsafe {
-                (self.api.ort.ReadOpAttr)(attribute, kind, bytes.as_mut_ptr().cast::<c_void>(), length, &mut length)
+                (self.api.ort.ReadOpAttr)(
+                    attribute,
+                    kind,
+                    bytes.as_mut_ptr().cast::<c_void>(),
+                    length,
+                    &mut length,
+                )
             };
             self.check("ReadOpAttr", status)?;
         }

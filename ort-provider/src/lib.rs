@@ -39,9 +39,6 @@ use crate::factory::Factory;
 
 pub use counters::GraphcProviderCounters;
 
-/// The provider's name, as sessions and EPContext nodes have it.
-const NAME: &str = "GraphcExecutionProvider";
-
 /// Makes the factory. ONNX Runtime calls it when the library is registered.
 ///
 /// # Safety

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use graphc::frontend::onnx::{ImportOptions, OptionError};
+use graphc::frontend::onnx::ImportOptions;
 use graphc::ir::DType;
 use graphc::passes::{OptLevel, WeightType};
 use graphc::prelude::{DeviceChoice, SessionOptions};
 use graphc::runtime::MOST_THREADS;
 
-use crate::NAME;
-use crate::error::{ProviderError, Result};
+use crate::error::{OptionProblem, ProviderError, Result};
 
 /// The keys, in the order of the guide's table.
 pub const KEYS: [&str; 12] = [
@@ -27,22 +26,8 @@ pub const KEYS: [&str; 12] = [
     "min_nodes",
 ];
 
-/// What is wrong with a provider option.
-#[derive(Debug, thiserror::Error)]
-pub enum OptionProblem {
-    #[error("there is no such option{}; there are {}", suggestion(.key), KEYS.join(", "))]
-    Unknown { key: String },
-    #[error("{value:?} is not {expected}")]
-    Value { value: String, expected: &'static str },
-    #[error("the model has no size {name:?}; it has {known:?}")]
-    NoSize { name: String, known: Vec<String> },
-    #[error("it cannot be set once the session is made: graphc has no dynamic options")]
-    Dynamic,
-    #[error(transparent)]
-    Size(#[from] OptionError),
-    #[error(transparent)]
-    Device(Box<graphc::Error>),
-}
+/// The provider's name, as sessions, their options and EPContext nodes have it.
+pub const NAME: &str = "GraphcExecutionProvider";
 
 /// Where to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +117,8 @@ impl ProviderOptions {
             }
             "threads" => {
                 let threads = value.parse().ok().filter(|n| *n <= MOST_THREADS);
-                self.session.load.threads = threads.ok_or_else(|| bad("a number of threads: 0 (one a core) to 1024"))?;
+                self.session.load.threads =
+                    threads.ok_or_else(|| bad("a number of threads: 0 (one a core) to 1024"))?;
             }
             "opt_level" => self.session.level = value.parse::<OptLevel>().map_err(|_| bad("a level: 0, 1, 2 or 3"))?,
             "dtype" => {
@@ -173,7 +159,12 @@ impl ProviderOptions {
                 let nodes = value.parse().ok().filter(|n| *n > 0);
                 self.min_nodes = nodes.ok_or_else(|| bad("a number of nodes, at least 1"))?;
             }
-            _ => return Err(OptionProblem::Unknown { key: key.to_owned() }),
+            _ => {
+                return Err(OptionProblem::Unknown {
+                    suggestion: suggestion(key),
+                    known: KEYS.join(", "),
+                });
+            }
         }
         Ok(())
     }

@@ -102,7 +102,9 @@ mod tests {
     fn regions_of_random_graphs_have_no_circle() {
         let mut state = 1u64;
         let mut draw = move |below: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 33) as usize % below
         };
         for _ in 0..500 {

@@ -9,16 +9,15 @@ use graphc::session::OpenDevice;
 use graphc::{Session, SessionOptions};
 use ort_sys::{OrtGraph, OrtNode, OrtStatusPtr};
 
-use crate::NAME;
 use crate::abi::{API_VERSION, OrtEp, OrtEpGraphSupportInfo, OrtNodeComputeInfo, OrtNodeFusionOptions};
 use crate::api::{Api, Logger, c_string, ok, text};
 use crate::capability::{self, Capability};
 use crate::compute::{Border, Kernel, Source};
 use crate::context;
 use crate::counters::{COUNTERS, Count};
-use crate::error::{ProviderError, Result};
+use crate::error::{OptionProblem, ProviderError, Result};
 use crate::graph::{Graph, Node, Reader};
-use crate::options::{OptionProblem, ProviderOptions};
+use crate::options::{NAME, ProviderOptions};
 use crate::region::{Initializers, Region};
 
 /// A session's provider. It is made as a box whose address is the table's.
@@ -134,7 +133,12 @@ impl Provider {
     fn check_sizes(&self, graph: &Graph) {
         let known = graph.values.values().flat_map(|value| value.open_sizes());
         let known: BTreeSet<&str> = known.collect();
-        let missing = self.options.import.sizes.keys().find(|name| !known.contains(name.as_str()));
+        let missing = self
+            .options
+            .import
+            .sizes
+            .keys()
+            .find(|name| !known.contains(name.as_str()));
         if let Some(name) = missing {
             *self.wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(ProviderError::Option {
                 key: "sizes".to_owned(),
@@ -150,12 +154,18 @@ impl Provider {
         let taken: usize = regions.iter().map(Vec::len).sum();
         let of = graph.nodes.len();
         let count = regions.len();
-        self.logger.info(&format!("graphc: takes {taken} of {of} nodes, in {count} regions"));
+        self.logger
+            .info(&format!("graphc: takes {taken} of {of} nodes, in {count} regions"));
         for (node, why) in graph.nodes.iter().zip(refused) {
             if let Some(why) = why {
                 let Node { proto, .. } = node;
-                let name = if proto.name.is_empty() { node.writes().next().unwrap_or_default() } else { &proto.name };
-                self.logger.info(&format!("graphc: leaves {} node {name:?}: {why}", proto.op_type));
+                let name = if proto.name.is_empty() {
+                    node.writes().next().unwrap_or_default()
+                } else {
+                    &proto.name
+                };
+                self.logger
+                    .info(&format!("graphc: leaves {} node {name:?}: {why}", proto.op_type));
             }
         }
     }
@@ -165,7 +175,7 @@ impl Provider {
         &self,
         graphs: &[*const OrtGraph],
         fused: &[*const OrtNode],
-        kernels: &mut Vec<Box<Kernel>>,
+        kernels: &mut Vec<Kernel>,
         nodes: &mut Vec<*mut OrtNode>,
     ) -> Result<()> {
         if let Some(error) = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -200,7 +210,14 @@ impl Provider {
                 let ports = (&fused.proto.input[..], &fused.proto.output[..]);
                 let program: &Arc<_> = kernel.program()?;
                 let model: PathBuf = graph.model_path.clone();
-                nodes.push(context::node(self.api, &name, ports, program, &model, &self.options.context)?);
+                nodes.push(context::node(
+                    self.api,
+                    &name,
+                    ports,
+                    program,
+                    &model,
+                    &self.options.context,
+                )?);
             }
             kernels.push(kernel);
         }
@@ -298,8 +315,12 @@ unsafe extern "C" fn compile(
     provider.api.guard(|| {
         let (mut kernels, mut made) = (Vec::new(), Vec::new());
         // SAFETY: the caller's promise.
-        let (graphs, fused) =
-            unsafe { (std::slice::from_raw_parts(graphs, count), std::slice::from_raw_parts(fused, count)) };
+        let (graphs, fused) = unsafe {
+            (
+                std::slice::from_raw_parts(graphs, count),
+                std::slice::from_raw_parts(fused, count),
+            )
+        };
         let compiled = provider.compile(graphs, fused, &mut kernels, &mut made);
         if let Err(error) = compiled {
             for node in made {
@@ -310,7 +331,7 @@ unsafe extern "C" fn compile(
         }
         for (index, kernel) in kernels.into_iter().enumerate() {
             // SAFETY: there is room for `count` tables. Each goes back through `release_node_compute_infos`.
-            unsafe { infos.add(index).write(Box::into_raw(kernel).cast()) };
+            unsafe { infos.add(index).write(Box::into_raw(Box::new(kernel)).cast()) };
         }
         for (index, node) in made.into_iter().enumerate() {
             // SAFETY: contexts were asked for, so there is room for `count` nodes, which become ONNX Runtime's.

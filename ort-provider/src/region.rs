@@ -103,7 +103,9 @@ impl Region {
                 }
                 match graph.values.get(name) {
                     Some(value) if value.is_constant => {
-                        let tensor = initializers.get(graph, name).map_err(|error| (index, error.to_string()))?;
+                        let tensor = initializers
+                            .get(graph, name)
+                            .map_err(|error| (index, error.to_string()))?;
                         proto.initializer.push(tensor);
                     }
                     _ => proto.input.push(graph.declared(name)),
@@ -171,11 +173,15 @@ impl Region {
     /// The places of the nodes at fault for an error, with what it says of each; empty where none can be named.
     pub fn at_fault(&self, graph: &Graph, nodes: &[usize], error: &ImportError) -> Vec<(usize, String)> {
         let reads = |value: &str| -> Vec<(usize, String)> {
-            let readers = nodes.iter().filter(|n| graph.nodes[**n].reads().any(|name| name == value));
+            let readers = nodes
+                .iter()
+                .filter(|n| graph.nodes[**n].reads().any(|name| name == value));
             readers.map(|n| (*n, error.to_string())).collect()
         };
         let writes = |value: &str| -> Vec<(usize, String)> {
-            let makers = nodes.iter().filter(|n| graph.nodes[**n].writes().any(|name| name == value));
+            let makers = nodes
+                .iter()
+                .filter(|n| graph.nodes[**n].writes().any(|name| name == value));
             makers.map(|n| (*n, error.to_string())).collect()
         };
         match error {

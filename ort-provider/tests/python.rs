@@ -70,7 +70,10 @@ fn python() -> &'static Result<Python, String> {
         if installed.check().is_err() {
             let pip = ["-m", "pip", "install", "--quiet", "--upgrade", "--target"];
             let mut install = Command::new("python3");
-            install.args(pip).arg(&packages).args(["onnxruntime>=1.24", "onnx", "numpy"]);
+            install
+                .args(pip)
+                .arg(&packages)
+                .args(["onnxruntime>=1.24", "onnx", "numpy"]);
             output(&mut install).map_err(|why| format!("pip install: {why}"))?;
         }
         installed.check().map(|()| installed)
@@ -81,7 +84,11 @@ fn python() -> &'static Result<Python, String> {
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test");
     let built = test.parent().and_then(Path::parent).expect("target/debug");
-    let library = built.join(format!("{}graphc_ort_provider{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX));
+    let library = built.join(format!(
+        "{}graphc_ort_provider{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    ));
     assert!(library.is_file(), "{} is not there", library.display());
     library
 }
@@ -106,7 +113,11 @@ fn run(script: &str) {
         .expect("Python starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, wrong) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && said.contains("ok "), "{script}: {}\n{said}\n{wrong}", output.status);
+    assert!(
+        output.status.success() && said.contains("ok "),
+        "{script}: {}\n{said}\n{wrong}",
+        output.status
+    );
 }
 
 #[test]
