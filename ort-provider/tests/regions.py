@@ -35,7 +35,12 @@ def whole_graph():
     binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
     s.run_with_iobinding(binding)
     check_equal([out], own.run(None, inputs))
-    assert counts.runs == 4 and counts.compiled == 1 and counts.specialised == 0
+    # So too where it begins at an odd address.
+    odd = np.zeros(out.nbytes + 1, np.uint8)
+    binding.bind_output("y", "cpu", 0, np.float32, out.shape, odd.ctypes.data + 1)
+    s.run_with_iobinding(binding)
+    check_equal([odd[1:].view(np.float32).reshape(out.shape)], own.run(None, inputs))
+    assert counts.runs == 5 and counts.compiled == 1 and counts.specialised == 0
 
 
 def cut_by_unsupported_nodes():
@@ -214,6 +219,29 @@ def bad_options():
     check_equal(fixed.run(None, random_inputs(s, {"n": 2})), reference(made).run(None, random_inputs(s, {"n": 2})))
 
 
+def weights_in_a_file():
+    made = mlp()
+    path = os.path.join(FOLDER, "external.onnx")
+    for old in [path, path + ".data"]:
+        if os.path.exists(old):
+            os.remove(old)
+    onnx.save(made, path, save_as_external_data=True, location="external.onnx.data", size_threshold=0)
+    s, own = session(path), reference(mlp())
+    assert assigned(s)[1] == []
+    with open("/proc/self/maps") as maps:
+        assert any("external.onnx.data" in line for line in maps), "the file is not mapped"
+    inputs = random_inputs(s, {"n": 3})
+    check_equal(s.run(None, inputs), own.run(None, inputs))
+
+
+def registered_twice():
+    ort.register_execution_provider_library("again", LIBRARY)
+    ort.unregister_execution_provider_library("again")
+    s = session(mlp())
+    inputs = random_inputs(s, {"n": 3})
+    check_equal(s.run(None, inputs), reference(mlp()).run(None, inputs))
+
+
 def sixteen_threads():
     made = mlp()
     s, own = session(made), reference(made)
@@ -235,6 +263,23 @@ def sixteen_threads():
     [t.join() for t in threads]
     assert not failures, failures[0]
     assert counts.runs == 16 * 40 and counts.compiled == 0
+    # Threads that need one compilation for their inputs get one.
+    nodes = [h.make_node("Add", ["a", "b"], ["y"])]
+    made = model(nodes, [("a", T.FLOAT, ["n", 2]), ("b", T.FLOAT, ["m", 2])], [("y", T.FLOAT, None)])
+    s, counts = session(made), Counts()
+    a, b = np.ones((1, 2), np.float32), np.full((3, 2), 2, np.float32)
+
+    def work(at):
+        try:
+            check_equal(s.run(None, {"a": a, "b": b}), [a + b])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(16)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not failures, failures[0]
+    assert counts.specialised == 1, counts.specialised
 
 
 for test in [
@@ -248,6 +293,8 @@ for test in [
     empty_tensors_and_scalars,
     an_initializer_that_a_run_overrides,
     bad_options,
+    weights_in_a_file,
+    registered_twice,
     sixteen_threads,
 ]:
     test()
