@@ -123,7 +123,10 @@ pub struct Kernel {
     open: Compiled,
     /// None where it cannot or must not be compiled again.
     source: Option<Source>,
+    /// Compilations for given inputs, the newest first.
     given: Mutex<Vec<Arc<Compiled>>>,
+    /// Held by the thread that compiles.
+    compiling: Mutex<()>,
 }
 
 /// An input of a run.
@@ -176,6 +179,7 @@ impl Kernel {
             open,
             source,
             given: Mutex::default(),
+            compiling: Mutex::default(),
         })
     }
 
@@ -199,20 +203,18 @@ impl Kernel {
             return result;
         }
         // One thread compiles, and the others look at what it made.
-        let mut given = self.given();
-        let new: Vec<Arc<Compiled>> = given
-            .iter()
-            .filter(|c| !known.iter().any(|k| Arc::ptr_eq(c, k)))
-            .cloned()
-            .collect();
+        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = self.given().clone();
+        new.retain(|made| !known.iter().any(|known| Arc::ptr_eq(made, known)));
         if let Some(result) = self.run_known(&new, context, &inputs) {
             return result;
         }
         let compiled = Arc::new(self.compile_for(&inputs, &reason)?);
-        given.insert(0, compiled.clone());
+        let result = compiled.run(self, context, &inputs);
+        let mut given = self.given();
+        given.insert(0, compiled);
         given.truncate(KEPT);
-        drop(given);
-        compiled.run(self, context, &inputs)
+        result
     }
 
     /// Runs on the first of some compilations that takes the inputs.

@@ -52,6 +52,8 @@ pub unsafe extern "C" fn CreateEpFactories(
     most: usize,
     count: *mut usize,
 ) -> OrtStatusPtr {
+    // SAFETY: the caller's promise. There is none where something is wrong.
+    unsafe { count.write(0) };
     // SAFETY: the base table is ONNX Runtime's.
     let api = match unsafe { Api::of(base) } {
         Ok(api) => api,

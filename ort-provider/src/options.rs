@@ -181,6 +181,9 @@ impl ContextOptions {
             "ep.context_enable" => self.enable = switch(value).ok_or_else(|| refuse("must be 0 or 1"))?,
             "ep.context_embed_mode" => self.embed = switch(value).ok_or_else(|| refuse("must be 0 or 1"))?,
             "ep.context_file_path" => self.path = value.to_owned(),
+            "ep.context_node_name_prefix" if !value.is_empty() => {
+                return Err(refuse("nodes have the names that ONNX Runtime gives them; leave it out"));
+            }
             "ep.share_ep_contexts" | "ep.stop_share_ep_contexts" if switch(value) != Some(false) => {
                 return Err(refuse("graphc shares no contexts among sessions; leave it out"));
             }
@@ -251,6 +254,7 @@ mod tests {
         let error = read(&[("ep.share_ep_contexts", "1")]).expect_err("refused").to_string();
         assert!(error.contains("ep.share_ep_contexts"), "{error}");
         assert!(read(&[("ep.context_embed_mode", "2")]).is_err());
+        assert!(read(&[("ep.context_node_name_prefix", "a_")]).is_err());
         assert!(read(&[("ep.share_ep_contexts", "0")]).is_ok());
     }
 }

@@ -65,7 +65,22 @@ def round_trip():
         assert (counts.compiled, counts.specialised) == (0, 0)
 
 
+def by_the_compile_interface():
+    made = cut()
+    so = ort.SessionOptions()
+    so.add_provider_for_devices(DEVICES[:1], {})
+    compiler = ort.ModelCompiler(so, made.SerializeToString(), embed_compiled_data_into_model=True)
+    written = onnx.ModelProto.FromString(compiler.compile_to_bytes())
+    assert [node.op_type for node in written.graph.node].count("EPContext") == 2
+    counts, s = Counts(), session(written)
+    inputs = random_inputs(s, {"n": 3})
+    check_equal(s.run(None, inputs), reference(made).run(None, inputs))
+    assert counts.compiled == 0
+
+
 def refusals():
+    prefix = {"ep.context_enable": "1", "ep.context_node_name_prefix": "a_"}
+    refused(lambda: session(cut(), entries=prefix), "ep.context_node_name_prefix")
     target, written = compiled(cut(), "again.onnx", "1")
     refused(lambda: session(target, entries={"ep.context_enable": "1", "ep.context_file_path": path("twice.onnx")}))
     for change, word in [(b"!!!", "damaged"), (b"AAAA", "graphc")]:
@@ -86,6 +101,6 @@ def refusals():
     session(path("source_ctx.onnx"))
 
 
-for test in [round_trip, refusals]:
+for test in [round_trip, by_the_compile_interface, refusals]:
     test()
     print("ok", test.__name__, flush=True)

@@ -63,6 +63,9 @@ fn python() -> &'static Result<Python, String> {
             return Ok(own);
         }
         let packages = folder("packages");
+        // Tests may be processes of their own: one installs.
+        let lock = std::fs::File::create(packages.join(".lock")).map_err(|error| error.to_string())?;
+        lock.lock().map_err(|error| error.to_string())?;
         let installed = Python {
             program: "python3",
             packages: Some(packages.clone()),
