@@ -18,6 +18,7 @@ LIBRARY, FOLDER, REPOSITORY, *ARGUMENTS = sys.argv[1:]
 ort.set_default_logger_severity(4)
 ort.register_execution_provider_library("graphc", LIBRARY)
 DEVICES = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
+DEVICES.sort(key=lambda device: device.ep_options["device"] != "cpu")
 _library = ctypes.CDLL(LIBRARY)
 
 
@@ -46,7 +47,8 @@ def session(model, options=None, entries=None):
     for key, value in (entries or {}).items():
         so.add_session_config_entry(key, value)
     so.add_provider_for_devices(DEVICES[:1], options or {})
-    return ort.InferenceSession(serialised(model), so)
+    # Else Python hides errors: it makes a session on ONNX Runtime's own provider instead.
+    return ort.InferenceSession(serialised(model), so, enable_fallback=False)
 
 
 def reference(model):
