@@ -1,4 +1,4 @@
-//! Keeps the library loaded: ONNX Runtime closes it when it is unregistered, while threads of its own may still be there.
+//! Keeps the library loaded: ONNX Runtime closes it when it is unregistered, while its threads may still be there.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

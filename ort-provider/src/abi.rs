@@ -1,7 +1,9 @@
-//! The tables of functions by which a plugin provider and ONNX Runtime call each other, in the layout of API version 24.
+//! The tables of functions by which a plugin provider and ONNX Runtime call each other, in the layout of API version
+//! 24.
 //!
-//! `ort-sys` has the general interface (`OrtApi`) and leaves these out. ONNX Runtime only appends to them, and reads no further than
-//! the version that a table names in its first field. `tests` holds the layouts against offsets that were counted in the header.
+//! `ort-sys` has the general interface (`OrtApi`) and leaves these out. ONNX Runtime only appends to them, and reads
+//! no further than the version that a table names in its first field. `tests` holds the layouts against offsets that
+//! were counted in the header.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -104,7 +106,7 @@ pub struct OrtEp {
     pub later: [Option<unsafe extern "C" fn()>; 16],
 }
 
-/// What makes providers, and says on which devices they run.
+/// Makes providers, and says on which devices they run.
 #[repr(C)]
 pub struct OrtEpFactory {
     pub ort_version_supported: u32,

@@ -1,5 +1,5 @@
-//! ONNX Runtime's functions as Rust calls them: results for statuses, strings for pointers; and the way back, where results become
-//! statuses and panics end.
+//! ONNX Runtime's functions as Rust calls them: results for statuses, strings for pointers; and the way back, where
+//! results become statuses and panics end.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
@@ -90,7 +90,7 @@ impl Api {
     /// All configuration entries of a session, provider options among them.
     ///
     /// # Errors
-    /// What ONNX Runtime reports.
+    /// Errors of ONNX Runtime.
     ///
     /// # Safety
     /// `options` are a session's.

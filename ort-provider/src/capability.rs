@@ -1,7 +1,8 @@
 //! Says which nodes of a graph graphc takes, in regions as long as can be.
 //!
-//! The first try is the whole graph. The importer names the nodes at fault where it refuses; those stay with other providers, the rest is
-//! cut into regions ([`crate::partition`]), and each region is tried in its turn until all that are left import as they are.
+//! The first try is the whole graph. The importer names the nodes at fault where it refuses; those stay with other
+//! providers, the rest is cut into regions ([`crate::partition`]), and each region is tried in its turn until all
+//! that are left import as they are.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +18,7 @@ use crate::region::{Initializers, Region};
 /// Most imports of a graph's regions: whatever is not settled by then stays with other providers.
 const MOST_IMPORTS: usize = 1000;
 
-/// What was decided for a graph.
+/// The decision for a graph.
 pub struct Capability {
     /// Sets of nodes that each become one, sorted.
     pub regions: Vec<Vec<usize>>,

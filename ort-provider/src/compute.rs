@@ -41,7 +41,7 @@ fn is_widened(element: i32) -> bool {
     matches!(element, UINT16 | UINT32 | UINT64)
 }
 
-/// What a region was imported from, for compiling it again.
+/// The model and options of a region, for compiling it again.
 pub struct Source {
     pub model: Model,
     pub import: ImportOptions,
@@ -52,7 +52,7 @@ impl Source {
     /// Compiles the region with its sizes left open.
     ///
     /// # Errors
-    /// What the importer or the compiler reports.
+    /// As the importer and the compiler.
     pub fn compile(&self) -> Result<Session> {
         let graph = import_model(&self.model, &self.import)?;
         let session = Session::compile(graph, &self.session)?;

@@ -1,6 +1,7 @@
 //! Regions that were compiled ahead of time: EPContext nodes whose blob is graphc's artifact.
 //!
-//! Whoever writes a model with such nodes is ONNX Runtime; here a node is made of a compiled region, and a region of a node.
+//! Whoever writes a model with such nodes is ONNX Runtime; here a node is made of a compiled region, and a region of
+//! a node.
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What the process's sessions did: counts, for tests and for whoever wonders whether anything is compiled again.
+//! Counts of compilations and runs in this process, for tests and for users who look whether anything is compiled
+//! again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +31,8 @@ impl Counters {
     }
 }
 
-/// Writes the counts of this process: regions compiled, regions compiled again for given inputs, regions loaded without a compiler, and
-/// runs of regions. Returns how many there are; no more than `length` are written.
+/// Writes the counts of this process: regions compiled, regions compiled again for given inputs, regions loaded
+/// without a compiler, and runs of regions. Returns how many there are; no more than `length` are written.
 ///
 /// # Safety
 /// `counts` has room for `length` numbers, or `length` is 0.

@@ -1,4 +1,4 @@
-//! What goes wrong in the provider, and the code under which ONNX Runtime hears of it.
+//! The errors of the provider, and the codes under which ONNX Runtime hears of them.
 
 use graphc::frontend::onnx::{ImportError, OptionError};
 use ort_sys::OrtErrorCode;
@@ -37,7 +37,7 @@ pub enum ProviderError {
     Unexpected(String),
 }
 
-/// What is wrong with a provider option.
+/// A provider option cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionProblem {
     #[error("there is no such option{suggestion}; there are {known}")]
@@ -54,7 +54,7 @@ pub enum OptionProblem {
     Device(Box<graphc::Error>),
 }
 
-/// What the provider's functions return.
+/// The result of the provider's functions.
 pub type Result<T> = std::result::Result<T, ProviderError>;
 
 impl From<ImportError> for ProviderError {

@@ -71,7 +71,7 @@ impl Node {
 
 pub struct Value {
     pub handle: *const OrtValueInfo,
-    /// What is known of its type.
+    /// Its type as far as it is known.
     pub ty: TypeProto,
     /// Whether an initializer gives it that no run overrides.
     pub is_constant: bool,
@@ -160,7 +160,7 @@ impl Reader {
     /// Reads a whole graph.
     ///
     /// # Errors
-    /// What ONNX Runtime reports.
+    /// Errors of ONNX Runtime.
     pub fn graph(&self, graph: *const OrtGraph) -> Result<Graph> {
         let mut count = 0usize;
         // SAFETY: as all calls here, by a valid handle; the arrays have room for all operator sets.
@@ -203,7 +203,7 @@ impl Reader {
     /// The node whose subgraph a graph is.
     ///
     /// # Errors
-    /// What ONNX Runtime reports.
+    /// Errors of ONNX Runtime.
     pub fn parent(&self, graph: *const OrtGraph) -> Result<Option<*const OrtNode>> {
         let parent = get!(self, Graph_GetParentNode, graph, ptr::null());
         Ok((!parent.is_null()).then_some(parent))
@@ -212,7 +212,7 @@ impl Reader {
     /// Reads a node; what cannot be read as ONNX has it is the node's problem.
     ///
     /// # Errors
-    /// What ONNX Runtime reports.
+    /// Errors of ONNX Runtime.
     pub fn node(&self, node: *const OrtNode, values: &mut HashMap<String, Value>) -> Result<Node> {
         let mut read = Node {
             handle: node,

@@ -1,8 +1,8 @@
-//! An execution provider plugin for ONNX Runtime: models, or the parts of them that graphc supports, are compiled by graphc and run
-//! inside of ONNX Runtime's sessions.
+//! An execution provider plugin for ONNX Runtime: models, or the parts of them that graphc supports, are compiled by
+//! graphc and run inside of ONNX Runtime's sessions.
 //!
-//! ONNX Runtime loads this library at run time and finds two functions in it, [`CreateEpFactories`] and [`ReleaseEpFactory`]. Nothing
-//! of ONNX Runtime is linked: its functions come in tables.
+//! ONNX Runtime loads this library at run time and finds two functions in it, [`CreateEpFactories`] and
+//! [`ReleaseEpFactory`]. Nothing of ONNX Runtime is linked: its functions come in tables.
 //!
 //! ```text
 //! factory      devices, and a provider for each session

@@ -37,7 +37,7 @@ pub enum DeviceOption {
     Choice(DeviceChoice),
 }
 
-/// What a session's provider was asked for.
+/// The options of a session's provider.
 #[derive(Clone, Debug)]
 pub struct ProviderOptions {
     pub device: DeviceOption,
@@ -79,10 +79,12 @@ impl Default for ProviderOptions {
 }
 
 impl ProviderOptions {
-    /// Reads the entries of a session: the provider's own, which begin with `ep.graphcexecutionprovider.`, and those of EPContext models.
+    /// Reads the entries of a session: the provider's own, which begin with `ep.graphcexecutionprovider.`, and those
+    /// of EPContext models.
     ///
     /// # Errors
-    /// A key that does not exist, a value that is not of its kind, or a session option that asks for what the provider does not do.
+    /// A key that does not exist, a value that is not of its kind, or a session option that asks for what the
+    /// provider does not do.
     pub fn of_session(entries: &[(String, String)]) -> Result<ProviderOptions> {
         let prefix = format!("ep.{}.", NAME.to_ascii_lowercase());
         let mut options = ProviderOptions::default();
@@ -182,7 +184,9 @@ impl ContextOptions {
             "ep.context_embed_mode" => self.embed = switch(value).ok_or_else(|| refuse("must be 0 or 1"))?,
             "ep.context_file_path" => self.path = value.to_owned(),
             "ep.context_node_name_prefix" if !value.is_empty() => {
-                return Err(refuse("nodes have the names that ONNX Runtime gives them; leave it out"));
+                return Err(refuse(
+                    "nodes have the names that ONNX Runtime gives them; leave it out",
+                ));
             }
             "ep.share_ep_contexts" | "ep.stop_share_ep_contexts" if switch(value) != Some(false) => {
                 return Err(refuse("graphc shares no contexts among sessions; leave it out"));

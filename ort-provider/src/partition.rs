@@ -1,9 +1,9 @@
 //! Cuts a graph into regions: sets of supported nodes that can each become one node.
 //!
-//! A region is convex: no path leaves it and comes back, so that it can run as a whole once its inputs are there. Each node has a level,
-//! the most changes from a supported node to an unsupported one on any path to it. A path never goes to a lower level, and between two
-//! supported nodes of one level it has supported nodes alone. So the supported nodes of a level are convex, and so are their connected
-//! parts, which are the regions.
+//! A region is convex: no path leaves it and comes back, so that it can run as a whole once its inputs are there.
+//! Each node has a level, the most changes from a supported node to an unsupported one on any path to it. A path
+//! never goes to a lower level, and between two supported nodes of one level it has supported nodes alone. So the
+//! supported nodes of a level are convex, and so are their connected parts, which are the regions.
 
 /// Returns the regions, each sorted, in the order of their first nodes.
 ///

@@ -30,7 +30,8 @@ pub struct Provider {
     options: ProviderOptions,
     /// The options' own, with the device opened.
     session: SessionOptions,
-    /// What is wrong with the model's options: ONNX Runtime drops errors of `GetCapability`, so that `Compile` gives it.
+    /// An error of the options that only the model shows. ONNX Runtime drops errors of `GetCapability`, so `Compile`
+    /// gives it.
     wrong: Mutex<Option<ProviderError>>,
 }
 
@@ -97,8 +98,8 @@ impl Provider {
         capability::regions(graph, reader, &self.options.import, self.options.min_nodes)
     }
 
-    /// Whether a node that a graph is in can be taken by itself, and so will be, when ONNX Runtime asks for the graph around it: it
-    /// asks for inner graphs first, and shows nothing of the outer ones.
+    /// Whether a node that a graph is in can be taken by itself, and so will be, when ONNX Runtime asks for the graph
+    /// around it: it asks for inner graphs first, and shows nothing of the outer ones.
     fn takes(&self, reader: &Reader, inner: &Graph, node: *const OrtNode) -> Result<bool> {
         let mut values = HashMap::new();
         let node = reader.node(node, &mut values)?;

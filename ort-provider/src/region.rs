@@ -78,7 +78,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a model of nodes of a graph, with these outputs; its inputs are what the nodes read and no node or constant gives.
+    /// Makes a model of nodes of a graph, with these outputs; its inputs are what the nodes read and no node or
+    /// constant gives.
     ///
     /// # Errors
     /// A constant that cannot be read, with the place of a node that reads it.

@@ -1,4 +1,4 @@
-"""The node cases that the onnx package comes with: those that ONNX Runtime runs too, by the provider, against what is expected."""
+"""The onnx package's node cases: the provider's results against the expected ones, where ONNX Runtime has the ops too."""
 
 import warnings
 

@@ -1,7 +1,8 @@
-//! The provider inside of ONNX Runtime: scripts that register the library as a user does, and hold its results against ONNX Runtime's.
+//! The provider inside of ONNX Runtime: scripts that register the library as a user does, and hold its results
+//! against ONNX Runtime's.
 //!
-//! They need a Python with `onnxruntime` (1.24 or later), `onnx` and `numpy`: the one on the path, or else one that installs them
-//! below `target`. Without either a test says `skipped`.
+//! They need a Python with `onnxruntime` (1.24 or later), `onnx` and `numpy`: the one on the path, or else one that
+//! installs them below `target`. Without either a test says `skipped`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -133,7 +133,8 @@ def subgraphs():
         given = {"x": np.float32([[1, -2], [3, 4]]), "c": np.array(c)}
         check_equal(s.run(None, given), own.run(None, given))
     # A loop stays with ONNX Runtime, and its body is the provider's.
-    i, cond, v = (h.make_tensor_value_info(*p) for p in [("i", T.INT64, []), ("q", T.BOOL, []), ("v", T.FLOAT, ["n", 2])])
+    ports = [("i", T.INT64, []), ("q", T.BOOL, []), ("v", T.FLOAT, ["n", 2])]
+    i, cond, v = (h.make_tensor_value_info(*port) for port in ports)
     outs = [h.make_tensor_value_info("q2", T.BOOL, []), h.make_tensor_value_info("v2", T.FLOAT, ["n", 2])]
     body = h.make_graph(
         [h.make_node("Identity", ["q"], ["q2"]), h.make_node("Mul", ["v", "w"], ["v2"])], "body", [i, cond, v], outs
@@ -152,7 +153,8 @@ def subgraphs():
     body = h.make_graph(
         [h.make_node("Add", ["v", "r"], ["v2"]), h.make_node("Mul", ["v2", "w"], ["t"])], "body", [v, x], outs
     )
-    nodes = [h.make_node("Relu", ["x"], ["a"]), h.make_node("Scan", ["z", "a"], ["y", "s"], body=body, num_scan_inputs=1)]
+    scan = h.make_node("Scan", ["z", "a"], ["y", "s"], body=body, num_scan_inputs=1)
+    nodes = [h.make_node("Relu", ["x"], ["a"]), scan]
     outputs = [("y", T.FLOAT, [2]), ("s", T.FLOAT, [5, 2])]
     constants = {"w": np.float32([3, 5]), "z": np.zeros(2, np.float32)}
     made = model(nodes, [("x", T.FLOAT, [5, 2])], outputs, constants)
