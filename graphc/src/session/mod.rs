@@ -219,6 +219,7 @@ struct Inner {
     /// None for a model without state. It ends before the model, which gives back what tensors kept.
     state: Option<State>,
     model: Arc<Loaded>,
+    device: String,
     runs: AtomicU64,
 }
 
@@ -238,7 +239,8 @@ impl Session {
             if !options.state.is_empty() {
                 return Err(by_reference("state"));
             }
-            return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None));
+            let device = "cpu".to_owned();
+            return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None, device));
         }
         let build = options.build(vec![options.target]);
         let program = match options.target.is_gpu() {
@@ -372,25 +374,25 @@ impl Session {
         }
         let settings = options.settings()?;
         let load = settings.loading(options.load.clone());
-        let executable = match &options.device {
+        let device = match &options.device {
             Some(device) => {
                 if options.timeout.is_some() {
                     device.device.set_timeout(options.timeout);
                 }
-                device.load(program, variant, &load)?
+                device.clone()
             }
             None if options.target.is_gpu() => {
                 let gpu = GpuDevice::for_target(&settings.gpu_search(), &options.target)?;
                 gpu.set_timeout(options.timeout.or(settings.timeout));
-                let device = OpenDevice {
+                OpenDevice {
                     target: options.target,
                     device: Arc::new(gpu),
                     fallback: None,
-                };
-                device.load(program, variant, &load)?
+                }
             }
-            None => OpenDevice::cpu().load(program, variant, &load)?,
+            None => OpenDevice::cpu(),
         };
+        let executable = device.load(program, variant, &load)?;
         // An artifact knows of its states what it was compiled with.
         let links = match options.state.is_empty() {
             true => Link::of_plan(executable.plan()),
@@ -400,14 +402,16 @@ impl Session {
             true => None,
             false => Some(State::new(&executable, links)?),
         };
-        Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state))
+        let device = device.device.name().to_owned();
+        Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state, device))
     }
 
-    fn new(model: Arc<Loaded>, state: Option<State>) -> Session {
+    fn new(model: Arc<Loaded>, state: Option<State>, device: String) -> Session {
         Session {
             inner: Arc::new(Inner {
                 model,
                 state,
+                device,
                 runs: AtomicU64::new(0),
             }),
         }
@@ -495,6 +499,11 @@ impl Session {
             Some(state) => state.submit(executable, inputs, wanted),
         };
         Ok(begun.map_err(|error| with_least(error, executable.plan()))?)
+    }
+
+    /// The name of the session's device, as messages and `--device` have it: `cpu`, `hip:0`.
+    pub fn device(&self) -> &str {
+        &self.inner.device
     }
 
     /// Copies a tensor to the session's device.
@@ -626,7 +635,8 @@ impl Session {
     /// writes.
     #[must_use]
     pub fn fork(&self) -> Session {
-        Session::new(self.inner.model.clone(), self.inner.state.as_ref().map(State::fork))
+        let state = self.inner.state.as_ref().map(State::fork);
+        Session::new(self.inner.model.clone(), state, self.inner.device.clone())
     }
 
     fn compiled(&self, what: &str) -> Result<&Executable> {
