@@ -366,7 +366,10 @@ pub fn profiled(
     let executable = session
         .executable()
         .ok_or_else(|| Failure::unsupported("the reference evaluator has no steps to profile"))?;
-    inputs.extend(session.save_state()?);
+    for name in session.states().into_keys() {
+        let value = crate::state::value(session, &name)?;
+        inputs.insert(name, value);
+    }
     let warm_up = (runs / 5).max(2);
     let profile = executable.profile(&inputs, &ProfileOptions { runs, warm_up })?;
     serde_json::to_value(&profile).map_err(|error| Failure {

@@ -2,12 +2,44 @@
 
 use std::ffi::c_char;
 
+use graphc::Session;
+use graphc::ir::{HostTensor, Storage};
 use graphc::runtime::Value;
 
 use crate::session::graphc_session;
-use crate::status::{Failure, given, graphc_status, guard, hand_out, place};
+use crate::status::{Failure, Outcome, given, graphc_status, guard, hand_out, place};
 use crate::tensor::graphc_tensor;
 use crate::text::text;
+
+/// The value of a state on the host: zeros before the first run.
+///
+/// # Errors
+/// No such state; sizes that no run has decided yet; what the device reports.
+pub fn value(session: &Session, name: &str) -> Outcome<HostTensor> {
+    let states = session.states();
+    let Some(ty) = states.get(name) else {
+        let known: Vec<&str> = states.keys().map(String::as_str).collect();
+        let known = if known.is_empty() {
+            "none".to_owned()
+        } else {
+            known.join(", ")
+        };
+        return Err(Failure::argument(format!(
+            "the session has no state {name:?}; it has {known}"
+        )));
+    };
+    if let Some(tensor) = session.save_state()?.swap_remove(name) {
+        return Ok(tensor);
+    }
+    let shape = ty.shape.as_consts().ok_or_else(|| {
+        Failure::argument(format!(
+            "state {name:?} is all zeros, and no run has decided yet how large it is: {ty}"
+        ))
+    })?;
+    let shape: Vec<usize> = shape.iter().map(|size| usize::try_from(*size).unwrap_or(0)).collect();
+    let bytes = Storage::new(vec![0u8; ty.dtype.bytes_for(shape.iter().product())]);
+    HostTensor::new(ty.dtype, shape, bytes).map_err(|error| Failure::argument(error.to_string()))
+}
 
 /// Copies a state to the host, by the name of its input.
 ///
@@ -22,18 +54,7 @@ pub unsafe extern "C" fn graphc_session_state_get(
     guard(|| {
         // SAFETY: as the caller says.
         let (out, session, name) = unsafe { (place(out, "out")?, given(session, "session")?, text(name, "name")?) };
-        let mut states = session.session.save_state()?;
-        let Some(tensor) = states.swap_remove(name) else {
-            let known: Vec<String> = session.session.states().into_keys().collect();
-            let known = if known.is_empty() {
-                "none".to_owned()
-            } else {
-                known.join(", ")
-            };
-            return Err(Failure::argument(format!(
-                "the session has no state {name:?}; it has {known}"
-            )));
-        };
+        let tensor = value(&session.session, name)?;
         hand_out(out, graphc_tensor::new(Value::Host(tensor)));
         Ok(())
     })

@@ -1,0 +1,307 @@
+//! Programs in C against the library: the example, and one that calls everything, plainly, under AddressSanitizer and valgrind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use graphc::arrays;
+use graphc::frontend::onnx::proto::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
+};
+use graphc::ir::HostTensor;
+use prost::Message;
+use tempfile::TempDir;
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn digits() -> PathBuf {
+    folder().join("../examples/digits")
+}
+
+/// Where cargo leaves the libraries that it builds with these tests.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let folder = test.parent().expect("a test is in a folder").to_owned();
+    assert!(
+        folder.join("libgraphc_c.so").is_file(),
+        "cargo builds the library with its tests"
+    );
+    folder
+}
+
+fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Compiles a program of this crate, as strictly as C11 has it.
+fn compile(source: &str, out: &Path, more: &[&str]) -> bool {
+    if !is_there("cc") {
+        println!("skipped: there is no C compiler");
+        return false;
+    }
+    let libraries = libraries();
+    succeeds(
+        Command::new("cc")
+            .args([
+                "-std=c11",
+                "-D_POSIX_C_SOURCE=200809L",
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-g",
+            ])
+            .arg("-I")
+            .arg(folder().join("include"))
+            .arg(folder().join(source))
+            .arg("-o")
+            .arg(out)
+            .args(more)
+            .arg("-L")
+            .arg(&libraries)
+            .args(["-lgraphc_c", "-lpthread"])
+            .arg(format!("-Wl,-rpath,{}", libraries.display())),
+    );
+    true
+}
+
+fn array(file: &str, name: &str) -> HostTensor {
+    let arrays = arrays::read(&digits().join(file)).expect("a file of arrays");
+    arrays[name].clone()
+}
+
+/// Runs the example on some images and compares its numbers with onnxruntime's.
+fn compare(program: &Path, folder: &Path, rows: usize) {
+    let images = array("test.npz", "x").part(0, 0, rows).expect("so many images");
+    let file = folder.join("images.f32");
+    std::fs::write(&file, &images.bytes[..]).expect("written");
+    let output = succeeds(
+        Command::new(program)
+            .arg(digits().join("digits.onnx"))
+            .arg(&file)
+            .arg(rows.to_string()),
+    );
+    let text = String::from_utf8(output.stdout).expect("a text");
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("on cpu"));
+    assert_eq!(lines.next(), Some("input x: dtype 0 [batch, 1, 8, 8]"));
+    assert_eq!(lines.next(), Some("output logits: dtype 0 [batch, 10]"));
+    let got: Vec<f32> = lines
+        .flat_map(str::split_whitespace)
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    let expected = array("expected.npz", "logits").to_f32();
+    assert_eq!(got.len(), rows * 10);
+    for (got, expected) in got.iter().zip(&expected) {
+        assert!((got - expected).abs() < 1e-4, "{got} and {expected}");
+    }
+}
+
+#[test]
+fn the_example_runs_at_two_sizes() {
+    let place = tempfile::tempdir().expect("a folder");
+    let program = place.path().join("classify");
+    if compile("examples/classify.c", &program, &[]) {
+        compare(&program, place.path(), 1);
+        compare(&program, place.path(), 360);
+        let wrong = Command::new(&program)
+            .args(["/no/such.onnx", "x", "1"])
+            .output()
+            .expect("it starts");
+        assert_eq!(wrong.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(text.contains("/no/such.onnx") && text.contains("(code 3)"), "{text}");
+    }
+}
+
+#[test]
+fn the_example_runs_with_the_library_inside() {
+    let place = tempfile::tempdir().expect("a folder");
+    let program = place.path().join("classify");
+    if !is_there("cc") {
+        println!("skipped: there is no C compiler");
+        return;
+    }
+    succeeds(
+        Command::new("cc")
+            .args(["-std=c11", "-I"])
+            .arg(folder().join("include"))
+            .arg(folder().join("examples/classify.c"))
+            .arg(libraries().join("libgraphc_c.a"))
+            .args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-o"])
+            .arg(&program),
+    );
+    compare(&program, place.path(), 3);
+}
+
+#[test]
+fn the_header_is_for_cpp_too() {
+    if !is_there("g++") {
+        println!("skipped: there is no C++ compiler");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let source = place.path().join("version.cpp");
+    let text = "#include <graphc.h>\nint main() { return graphc_api_version() == GRAPHC_API_VERSION ? 0 : 1; }\n";
+    std::fs::write(&source, text).expect("written");
+    let program = place.path().join("version");
+    let libraries = libraries();
+    succeeds(
+        Command::new("g++")
+            .args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+            .arg(folder().join("include"))
+            .arg(&source)
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(&libraries)
+            .arg("-lgraphc_c")
+            .arg(format!("-Wl,-rpath,{}", libraries.display())),
+    );
+    succeeds(&mut Command::new(program));
+}
+
+/// A model whose output has as many columns as its input has elements other than 0.
+fn nonzero() -> Vec<u8> {
+    let value = |name: &str, elem_type: i32, dims: Vec<dimension::Value>| ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto {
+            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+                elem_type,
+                shape: Some(TensorShapeProto {
+                    dim: dims
+                        .into_iter()
+                        .map(|value| Dimension {
+                            value: Some(value),
+                            ..Default::default()
+                        })
+                        .collect(),
+                }),
+            })),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let named = |name: &str| dimension::Value::DimParam(name.into());
+    let graph = GraphProto {
+        name: "nonzero".into(),
+        node: vec![NodeProto {
+            op_type: "NonZero".into(),
+            input: vec!["x".into()],
+            output: vec!["y".into()],
+            ..Default::default()
+        }],
+        input: vec![value("x", 1, vec![named("n")])],
+        output: vec![value("y", 7, vec![dimension::Value::DimValue(1), named("k")])],
+        ..Default::default()
+    };
+    let model = ModelProto {
+        ir_version: 8,
+        opset_import: vec![OperatorSetIdProto {
+            version: 17,
+            ..Default::default()
+        }],
+        graph: Some(graph),
+        ..Default::default()
+    };
+    model.encode_to_vec()
+}
+
+/// What the program that calls everything is given.
+struct Every {
+    place: TempDir,
+}
+
+impl Every {
+    fn new(more: &[&str]) -> Option<Every> {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::write(place.path().join("nonzero.onnx"), nonzero()).expect("written");
+        compile("tests/every_call.c", &place.path().join("every_call"), more).then_some(Every { place })
+    }
+
+    fn run(&self, before: &[&str]) -> Output {
+        let program = self.place.path().join("every_call");
+        let mut command = match before {
+            [] => Command::new(&program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&program);
+                command
+            }
+        };
+        command.env("ASAN_OPTIONS", "detect_leaks=1");
+        let place = self.place.path();
+        succeeds(
+            command
+                .arg(digits().join("digits.onnx"))
+                .arg(place.join("nonzero.onnx"))
+                .arg(place),
+        )
+    }
+}
+
+#[test]
+fn every_call_does_as_it_says() {
+    if let Some(every) = Every::new(&[]) {
+        let output = every.run(&[]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "every call did as it says\n");
+    }
+}
+
+#[test]
+fn every_call_under_address_sanitizer() {
+    let place = tempfile::tempdir().expect("a folder");
+    let probe = place.path().join("probe.c");
+    std::fs::write(&probe, "int main(void) { return 0; }\n").expect("written");
+    let works = Command::new("cc")
+        .arg("-fsanitize=address")
+        .arg(&probe)
+        .arg("-o")
+        .arg(place.path().join("probe"))
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !works {
+        println!("skipped: the C compiler has no AddressSanitizer");
+        return;
+    }
+    if let Some(every) = Every::new(&["-fsanitize=address", "-fno-omit-frame-pointer"]) {
+        every.run(&[]);
+    }
+}
+
+#[test]
+fn every_call_under_valgrind() {
+    if !is_there("valgrind") {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    if let Some(every) = Every::new(&[]) {
+        // Bytes that are compared before it is known whether they count, as optimised Rust does, are no faults. What threads of the
+        // process's pool have at its end is no leak.
+        let only = [
+            "--undef-value-errors=no",
+            "--leak-check=full",
+            "--show-leak-kinds=definite",
+        ];
+        let fails = ["--quiet", "--error-exitcode=9", "--errors-for-leak-kinds=definite"];
+        every.run(&[&["valgrind"][..], &only, &fails].concat());
+    }
+}
