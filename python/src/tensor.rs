@@ -1,6 +1,6 @@
 //! Tensors between graphc and Python: by addresses (NumPy) and by DLPack's capsules.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 
 use graphc::ir::{DType, HostTensor, Storage};
 use graphc::runtime::{Given, Value};
@@ -108,22 +108,17 @@ impl Tensor {
     /// Makes a DLPack capsule of the values, which are not copied.
     fn to_capsule(&self, py: Python<'_>, versioned: bool, read_only: bool) -> Result<Py<PyAny>, PyErr> {
         let value = self.value.clone();
-        let capsule = match versioned {
-            true => {
-                let managed = Address(
-                    py.detach(|| dlpack::lend_versioned(value, read_only).map(|managed| managed as usize))
-                        .map_err(Fault::from)?,
-                );
-                // SAFETY: the destructor is for what it holds.
-                unsafe { ffi::PyCapsule_New(managed.0 as *mut _, VERSIONED.as_ptr(), Some(end_versioned)) }
-            }
-            false => {
-                let managed = Address(
-                    py.detach(|| dlpack::lend_unversioned(value).map(|managed| managed as usize))
-                        .map_err(Fault::from)?,
-                );
-                // SAFETY: as above.
-                unsafe { ffi::PyCapsule_New(managed.0 as *mut _, UNVERSIONED.as_ptr(), Some(end_unversioned)) }
+        // Addresses go through the lock's release, pointers may not.
+        let lend = || match versioned {
+            true => dlpack::lend_versioned(value, read_only).map(|managed| managed as usize),
+            false => dlpack::lend_unversioned(value).map(|managed| managed as usize),
+        };
+        let managed = py.detach(lend).map_err(Fault::from)? as *mut c_void;
+        // SAFETY: the destructors are for what the names say.
+        let capsule = unsafe {
+            match versioned {
+                true => ffi::PyCapsule_New(managed, VERSIONED.as_ptr(), Some(end_versioned)),
+                false => ffi::PyCapsule_New(managed, UNVERSIONED.as_ptr(), Some(end_unversioned)),
             }
         };
         // SAFETY: a new reference, or null with an exception set.
@@ -178,13 +173,46 @@ impl Tensor {
         Ok(Tensor::new(Value::Host(py.detach(|| value.into_host())?)))
     }
 
+    /// Returns the values as a NumPy array, which shares them and must not be written.
+    fn numpy<'py>(slf: &Bound<'py, Tensor>) -> Result<Bound<'py, PyAny>, PyErr> {
+        arrays(slf.py())?.call_method1("to_numpy", (slf,))
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Tensor>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> Result<Bound<'py, PyAny>, PyErr> {
+        arrays(slf.py())?.call_method1("as_array", (slf, dtype, copy))
+    }
+
+    /// Lends the values to another framework by DLPack; nothing is copied unless `copy` asks for it.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Tensor>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> Result<Bound<'py, PyAny>, PyErr> {
+        arrays(slf.py())?.call_method1("to_dlpack", (slf, stream, max_version, dl_device, copy))
+    }
+
+    fn __dlpack_device__<'py>(slf: &Bound<'py, Tensor>) -> Result<Bound<'py, PyAny>, PyErr> {
+        arrays(slf.py())?.call_method1("dlpack_device", (slf,))
+    }
+
     fn __repr__(&self) -> String {
         let (dtype, shape) = self.ty();
         format!("<graphc.Tensor {dtype}{shape:?} on {}>", self.device())
     }
 }
 
-struct Address(usize);
+/// What Python does with arrays.
+fn arrays(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("graphc._arrays")
+}
 
 /// Ends what a capsule holds, unless somebody took it over.
 unsafe extern "C" fn end_versioned(capsule: *mut ffi::PyObject) {
