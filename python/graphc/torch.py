@@ -7,14 +7,11 @@ exported or opened, run in PyTorch, with a warning that names what was missing. 
 """
 
 import io
-import logging
 import warnings
 
 import torch
 
 from . import errors, load
-
-_log = logging.getLogger("graphc.torch")
 
 
 class FallbackWarning(UserWarning):
@@ -57,6 +54,8 @@ class _Compiled:
 
     def __init__(self, graph, example_inputs, settings):
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        # Where sizes are open, the graph's own examples have them as symbols.
+        examples = [_example(node, value) for node, value in zip(placeholders, example_inputs)]
         # Parameters of the model are given as inputs; they become constants, so that graphc packs them once.
         self._constants = {
             at: value
@@ -73,8 +72,8 @@ class _Compiled:
         self._names = [f"x{number}" for number in range(len(self._tensors))]
         if not self._tensors:
             raise errors.UnsupportedError("the graph has no inputs that are tensors")
-        program = self._export(example_inputs)
-        settings.setdefault("device", "cpu")
+        program = self._export(example_inputs, examples)
+        settings.setdefault("device", _device(example_inputs, self._tensors))
         self._session = load(program, **settings)
         outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
         self._outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
@@ -83,15 +82,13 @@ class _Compiled:
         if any(not isinstance(_value(output), torch.Tensor) for output in self._outputs):
             raise errors.UnsupportedError("the graph gives sizes beside tensors")
 
-    def _export(self, example_inputs):
+    def _export(self, example_inputs, examples):
         """Returns the graph as an ONNX model."""
-        wrapped = _Bound(self._graph, example_inputs, self._tensors)
+        wrapped = _Bound(self._graph, example_inputs, examples, self._tensors)
         tensors = tuple(_concrete(example_inputs[at]) for at in self._tensors)
         dynamic = []
         for at in self._tensors:
-            open_axes = [
-                axis for axis, size in enumerate(example_inputs[at].shape) if isinstance(size, torch.SymInt)
-            ]
+            open_axes = [axis for axis, size in enumerate(examples[at].shape) if isinstance(size, torch.SymInt)]
             dynamic.append({axis: torch.export.Dim.DYNAMIC for axis in open_axes})
         shapes = {"tensors": tuple(dynamic)} if any(dynamic) else None
         with torch.no_grad(), warnings.catch_warnings():
@@ -113,10 +110,31 @@ class _Compiled:
         given = {name: args[at].detach() for name, at in zip(self._names, self._tensors)}
         wanted = {port.name for port in self._session.inputs}
         given = {name: value for name, value in given.items() if name in wanted}
-        outputs = self._session.run(given, output="tensor").values()
+        device = args[self._tensors[0]].device
+        on_gpu = self._session.device != "cpu"
+        if device.type == "cuda":
+            # graphc has streams of its own.
+            torch.cuda.current_stream(device).synchronize()
+            if not on_gpu:
+                given = {name: value.cpu() for name, value in given.items()}
+        outputs = self._session.run(given, output="device" if on_gpu else "tensor").values()
         tensors = [torch.from_dlpack(output) for output in outputs]
-        device = next((args[at].device for at in self._tensors), torch.device("cpu"))
         return [tensor if tensor.device == device else tensor.to(device) for tensor in tensors]
+
+
+def _device(inputs, tensors):
+    """graphc's name of the device that a graph's inputs are on."""
+    device = inputs[tensors[0]].device
+    if device.type != "cuda":
+        return "cpu"
+    vendor = "cuda" if torch.version.hip is None else "hip"
+    return f"{vendor}:{device.index or 0}"
+
+
+def _example(node, value):
+    """What torch.compile knows of an input."""
+    known = node.meta.get("example_value", node.meta.get("val"))
+    return value if known is None else known
 
 
 def _value(node):
@@ -134,15 +152,13 @@ def _concrete(value):
     if not any(isinstance(size, torch.SymInt) for size in value.shape) and type(value) is torch.Tensor:
         return value
     shape = [size.node.hint if isinstance(size, torch.SymInt) else size for size in value.shape]
-    if value.dtype.is_floating_point:
-        return torch.zeros(shape, dtype=value.dtype, device="cpu")
-    return torch.zeros(shape, dtype=value.dtype, device="cpu")
+    return torch.zeros(shape, dtype=value.dtype, device=value.device)
 
 
 class _Bound(torch.nn.Module):
     """A graph as a function of its tensors alone: parameters are bound, and open sizes are read from the tensors."""
 
-    def __init__(self, graph, example_inputs, tensors):
+    def __init__(self, graph, example_inputs, examples, tensors):
         super().__init__()
         self._graph = graph
         self._positions = tensors
@@ -160,9 +176,9 @@ class _Bound(torch.nn.Module):
         for at, value in enumerate(example_inputs):
             if at in tensors or at in bound:
                 continue
-            place = _find_size(value, example_inputs, tensors)
-            if place is None and not isinstance(value, (int, float, bool)):
-                raise errors.UnsupportedError(f"input {at} of the graph is {type(value).__name__}, and no tensor has its size")
+            place = _find_size(examples[at], examples, tensors)
+            if place is None and isinstance(examples[at], torch.SymInt):
+                raise errors.UnsupportedError(f"input {at} of the graph is the size {examples[at]}, which no tensor has")
             self._sizes[at] = place if place is not None else value
 
     def forward(self, *tensors):
@@ -179,11 +195,12 @@ class _Bound(torch.nn.Module):
         return self._graph(*values)
 
 
-def _find_size(value, example_inputs, tensors):
+def _find_size(value, examples, tensors):
+    """A tensor that has an open size, and at which axis; None for other numbers."""
     if not isinstance(value, torch.SymInt):
         return None
     for number, at in enumerate(tensors):
-        for axis, size in enumerate(example_inputs[at].shape):
+        for axis, size in enumerate(examples[at].shape):
             if isinstance(size, torch.SymInt) and str(size) == str(value):
                 return number, axis
     return None
