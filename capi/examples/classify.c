@@ -1,6 +1,7 @@
-// Classifies images with a model of two open sizes: opens it, prints what it takes, and runs it on as many images as the file has.
+// Classifies images with a model whose first size is open: opens it, prints what it takes, and runs it on so many images.
 //
-// usage: classify MODEL IMAGES.f32 ROWS      the file holds ROWS images, as the model's first input has them, one after the other
+// usage: classify MODEL IMAGES.f32 ROWS
+// The file holds ROWS images one after the other, as the model's first input has them.
 //
 //   cc -std=c11 classify.c $(pkg-config --cflags --libs graphc) -o classify
 

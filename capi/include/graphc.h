@@ -1,8 +1,9 @@
 // graphc's C interface. Made of the Rust sources by scripts/header.sh: change those.
 //
 // Each function that can fail returns a status: null where all went well, else a failure with a code and a text, which
-// graphc_status_free frees. Whatever is handed out through a T ** is owned by the caller and freed by the function of its type;
-// it is set to null where the function fails. Pointers that are handed out otherwise belong to the handle that they come from.
+// graphc_status_free frees. Whatever is handed out through a T ** is owned by the caller and freed by the function of
+// its type; it is set to null where the function fails. Pointers that are handed out otherwise belong to the handle
+// that they come from.
 //
 // Functions of different handles may be called by different threads. What one handle allows is said at its type.
 
@@ -16,8 +17,8 @@
 typedef struct DLManagedTensor DLManagedTensor;
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
-// The version of this interface. It grows with each change: code that was compiled for a version works with each later one whose
-// number has the same hundreds.
+// The version of this interface. It grows with each change: code that was compiled for a version works with each
+// later one whose number has the same hundreds.
 #define GRAPHC_API_VERSION 100
 
 // A model that is yet to be opened: a file, or the bytes of one. It never changes: several threads may open it.
@@ -35,7 +36,8 @@ typedef struct graphc_run graphc_run;
 // A compiled model on a device. Several threads may run it at once. One with state runs one after the other.
 typedef struct graphc_session graphc_session;
 
-// A failure. Owned by whoever was given it, and freed with graphc_status_free. It never changes: several threads may read it.
+// A failure. Owned by whoever was given it, and freed with graphc_status_free. It never changes: several threads may
+// read it.
 typedef struct graphc_status graphc_status;
 
 // A tensor, dense and row by row. Its values never change, so several threads may read it and give it to runs.
@@ -177,23 +179,20 @@ uint32_t graphc_api_version(void);
 // Returns graphc's version, as "0.1.0". The text lives as long as the process.
 const char *graphc_version(void);
 
-// Names a model's file: ONNX, a .gir text, or an artifact (.graphc). It is read when a session is opened, and then stays mapped: it
-// should not change while the session lives.
-struct graphc_status *graphc_model_from_file(const char *path,
-                                             struct graphc_model **out);
+// Names a model's file: ONNX, a .gir text, or an artifact (.graphc). It is read when a session is opened, and then
+// stays mapped: it should not change while the session lives.
+struct graphc_status *graphc_model_from_file(const char *path, struct graphc_model **out);
 
-// Takes a model from memory: the bytes of a file of any kind, which are copied once; sessions share the copy. ONNX's external data are
-// looked for in the option "folder".
-struct graphc_status *graphc_model_from_bytes(const void *bytes,
-                                              size_t size,
-                                              struct graphc_model **out);
+// Takes a model from memory: the bytes of a file of any kind, which are copied once; sessions share the copy. ONNX's
+// external data are looked for in the option "folder".
+struct graphc_status *graphc_model_from_bytes(const void *bytes, size_t size, struct graphc_model **out);
 
 // Frees a model; sessions that were opened from it stay. Null is nothing.
 void graphc_model_free(struct graphc_model *model);
 
-// Compiles a model for targets, separated by commas ("cpu", "gfx90a,gfx942"), and writes an artifact that graphc_model_from_file
-// opens. No GPU is needed; for GPUs the compiler is hiprtc or NVRTC, in this process, or in processes of the option "worker".
-// `options` may be null.
+// Compiles a model for targets, separated by commas ("cpu", "gfx90a,gfx942"), and writes an artifact that
+// graphc_model_from_file opens. No GPU is needed; for GPUs the compiler is hiprtc or NVRTC, in this process, or in
+// processes of the option "worker". `options` may be null.
 struct graphc_status *graphc_model_compile(const struct graphc_model *model,
                                            const char *targets,
                                            const struct graphc_options *options,
@@ -209,11 +208,10 @@ struct graphc_status *graphc_model_explain(const struct graphc_model *model,
 // Makes options that are all defaults: on the CPU, optimised, with a thread a core.
 struct graphc_status *graphc_options_new(struct graphc_options **out);
 
-// Sets an option by its key: "device" to "cpu", "threads" to "4", "size" to "batch=1..64". "size", "shape" and "state" may be set
-// several times, once for each name. A key that is none is a failure whose text names the nearest one.
-struct graphc_status *graphc_options_set(struct graphc_options *options,
-                                         const char *key,
-                                         const char *value);
+// Sets an option by its key: "device" to "cpu", "threads" to "4", "size" to "batch=1..64". "size", "shape" and
+// "state" may be set several times, once for each name. A key that is none is a failure whose text names the nearest
+// one.
+struct graphc_status *graphc_options_set(struct graphc_options *options, const char *key, const char *value);
 
 // Lists all keys, a line each: the key, a tab, and what it sets. graphc_text_free frees the text.
 struct graphc_status *graphc_options_keys(char **out);
@@ -221,16 +219,16 @@ struct graphc_status *graphc_options_keys(char **out);
 // Frees options. Sessions that were opened with them stay. Null is nothing.
 void graphc_options_free(struct graphc_options *options);
 
-// Runs a session and waits. `names` may be null: tensors are then in the order of the session's inputs. Tensors may be of the host or of
-// the session's device; outputs come to the host. Nothing of the inputs is kept.
+// Runs a session and waits. `names` may be null: tensors are then in the order of the session's inputs. Tensors may
+// be of the host or of the session's device; outputs come to the host. Nothing of the inputs is kept.
 struct graphc_status *graphc_session_run(const struct graphc_session *session,
                                          const char *const *names,
                                          const struct graphc_tensor *const *tensors,
                                          size_t count,
                                          struct graphc_outputs **out);
 
-// Begins a run and does not wait for it; as graphc_session_run otherwise. `place` says where outputs are left. The tensors may be freed
-// at once; memory that they borrow stays borrowed until the run is done.
+// Begins a run and does not wait for it; as graphc_session_run otherwise. `place` says where outputs are left. The
+// tensors may be freed at once; memory that they borrow stays borrowed until the run is done.
 struct graphc_status *graphc_session_submit(const struct graphc_session *session,
                                             const char *const *names,
                                             const struct graphc_tensor *const *tensors,
@@ -250,10 +248,9 @@ void graphc_run_free(struct graphc_run *run);
 // Returns how many outputs there are. 0 for null.
 size_t graphc_outputs_count(const struct graphc_outputs *outputs);
 
-// Returns the name of an output, by its number from 0 in the order of the session's; it lives as long as the outputs. Null for a
-// number that is none.
-const char *graphc_outputs_name(const struct graphc_outputs *outputs,
-                                size_t index);
+// Returns the name of an output, by its number from 0 in the order of the session's; it lives as long as the
+// outputs. Null for a number that is none.
+const char *graphc_outputs_name(const struct graphc_outputs *outputs, size_t index);
 
 // Gives an output by its number from 0, as a tensor of its own that shares the values.
 struct graphc_status *graphc_outputs_get(const struct graphc_outputs *outputs,
@@ -268,15 +265,15 @@ struct graphc_status *graphc_outputs_find(const struct graphc_outputs *outputs,
 // Frees outputs; tensors that were taken from them stay. Null is nothing.
 void graphc_outputs_free(struct graphc_outputs *outputs);
 
-// Opens a model: reads it, compiles it for the options' device, and loads it there. `options` may be null. Sizes that the model leaves
-// open stay open: the session runs all of them.
+// Opens a model: reads it, compiles it for the options' device, and loads it there. `options` may be null. Sizes
+// that the model leaves open stay open: the session runs all of them.
 struct graphc_status *graphc_session_new(const struct graphc_model *model,
                                          const struct graphc_options *options,
                                          struct graphc_session **out);
 
-// Opens a model for inputs like these: as graphc_session_new where that works for them, or else for their sizes and for the sizes and
-// branches that their data decide, which each run checks. `reason`, if it is not null, is then set to a text that says why, and to null
-// otherwise; graphc_text_free frees it.
+// Opens a model for inputs like these: as graphc_session_new where that works for them, or else for their sizes and
+// for the sizes and branches that their data decide, which each run checks. `reason`, if it is not null, is then set
+// to a text that says why, and to null otherwise; graphc_text_free frees it.
 struct graphc_status *graphc_session_new_for(const struct graphc_model *model,
                                              const struct graphc_options *options,
                                              const char *const *names,
@@ -285,14 +282,15 @@ struct graphc_status *graphc_session_new_for(const struct graphc_model *model,
                                              char **reason,
                                              struct graphc_session **out);
 
-// Makes another session of the same program, whose state begins as this one's is now. Memory is shared until one of them writes.
-struct graphc_status *graphc_session_fork(const struct graphc_session *session,
-                                          struct graphc_session **out);
+// Makes another session of the same program, whose state begins as this one's is now. Memory is shared until one of
+// them writes.
+struct graphc_status *graphc_session_fork(const struct graphc_session *session, struct graphc_session **out);
 
 // Frees a session; runs under way come to their end, and tensors stay. Null is nothing.
 void graphc_session_free(struct graphc_session *session);
 
-// Returns the name of the device that a session is on: "cpu", "hip:0". It lives as long as the session; null for a null session.
+// Returns the name of the device that a session is on: "cpu", "hip:0". It lives as long as the session; null for a
+// null session.
 const char *graphc_session_device(const struct graphc_session *session);
 
 // Returns how many inputs a run is given; state is not among them. 0 for a null session.
@@ -320,12 +318,12 @@ struct graphc_status *graphc_session_upload(const struct graphc_session *session
                                             const struct graphc_tensor *tensor,
                                             struct graphc_tensor **out);
 
-// Says as JSON what `graphc inspect` does: sizes, inputs, outputs, weights, kernels, memory. graphc_text_free frees the text.
-struct graphc_status *graphc_session_inspect(const struct graphc_session *session,
-                                             char **out);
+// Says as JSON what `graphc inspect` does: sizes, inputs, outputs, weights, kernels, memory. graphc_text_free frees
+// the text.
+struct graphc_status *graphc_session_inspect(const struct graphc_session *session, char **out);
 
-// Runs a session some times on inputs and says as JSON where the time goes, step by step. Names may be null, as for graphc_session_run.
-// graphc_text_free frees the text.
+// Runs a session some times on inputs and says as JSON where the time goes, step by step. Names may be null, as for
+// graphc_session_run. graphc_text_free frees the text.
 struct graphc_status *graphc_session_profile(const struct graphc_session *session,
                                              const char *const *names,
                                              const struct graphc_tensor *const *tensors,
@@ -363,9 +361,10 @@ struct graphc_status *graphc_tensor_new(graphc_dtype dtype,
                                         size_t bytes,
                                         struct graphc_tensor **out);
 
-// Makes a tensor of memory that is not copied. It must stay as it is until `release` is called with `context`: once, by any thread,
-// when the tensor and all runs and tensors that use it are gone. Memory whose address is no multiple of the element's size is copied,
-// and released at once. After a failure `release` is not called. A null `release` is for memory that outlives everything.
+// Makes a tensor of memory that is not copied. It must stay as it is until `release` is called with `context`: once,
+// by any thread, when the tensor and all runs and tensors that use it are gone. Memory whose address is no multiple
+// of the element's size is copied, and released at once. After a failure `release` is not called. A null `release`
+// is for memory that outlives everything.
 struct graphc_status *graphc_tensor_borrow(graphc_dtype dtype,
                                            const int64_t *shape,
                                            size_t rank,
@@ -378,21 +377,21 @@ struct graphc_status *graphc_tensor_borrow(graphc_dtype dtype,
 // Says what a tensor is.
 struct graphc_status *graphc_tensor_describe(const struct graphc_tensor *tensor, struct graphc_tensor_info *out);
 
-// Gives the address of a tensor's bytes on the host, which live as long as the tensor and must not be written. A tensor of a GPU has
-// none: graphc_tensor_to_host copies it.
-struct graphc_status *graphc_tensor_data(const struct graphc_tensor *tensor,
-                                         const void **out);
+// Gives the address of a tensor's bytes on the host, which live as long as the tensor and must not be written. A
+// tensor of a GPU has none: graphc_tensor_to_host copies it.
+struct graphc_status *graphc_tensor_data(const struct graphc_tensor *tensor, const void **out);
 
-// Copies a tensor to the host, after the run that makes it. One of the host, or of the CPU device, is shared and not copied.
-struct graphc_status *graphc_tensor_to_host(const struct graphc_tensor *tensor,
-                                            struct graphc_tensor **out);
+// Copies a tensor to the host, after the run that makes it. One of the host, or of the CPU device, is shared and not
+// copied.
+struct graphc_status *graphc_tensor_to_host(const struct graphc_tensor *tensor, struct graphc_tensor **out);
 
 // Makes another handle on the same values.
 struct graphc_status *graphc_tensor_share(const struct graphc_tensor *tensor, struct graphc_tensor **out);
 
-// Takes a tensor over from DLPack 1.x; `managed` is then graphc's, which calls its deleter when nothing uses it any more. After a
-// failure it stays the caller's. Dense memory of the host is not copied; memory with strides is, into dense memory. Memory of a GPU is
-// not copied either: `session` must then be on that GPU, and what fills the memory must be done. `session` may be null for the host's.
+// Takes a tensor over from DLPack 1.x; `managed` is then graphc's, which calls its deleter when nothing uses it any
+// more. After a failure it stays the caller's. Dense memory of the host is not copied; memory with strides is, into
+// dense memory. Memory of a GPU is not copied either: `session` must then be on that GPU, and what fills the memory
+// must be done. `session` may be null for the host's.
 struct graphc_status *graphc_tensor_from_dlpack(DLManagedTensorVersioned *managed,
                                                 const struct graphc_session *session,
                                                 struct graphc_tensor **out);
@@ -402,14 +401,13 @@ struct graphc_status *graphc_tensor_from_dlpack_unversioned(DLManagedTensor *man
                                                             const struct graphc_session *session,
                                                             struct graphc_tensor **out);
 
-// Lends a tensor to DLPack 1.x, marked as read-only. Nothing is copied; the values live until the deleter is called, also when the
-// tensor is freed before. A tensor on several devices cannot be lent.
-struct graphc_status *graphc_tensor_to_dlpack(const struct graphc_tensor *tensor,
-                                              DLManagedTensorVersioned **out);
+// Lends a tensor to DLPack 1.x, marked as read-only. Nothing is copied; the values live until the deleter is called,
+// also when the tensor is freed before. A tensor on several devices cannot be lent.
+struct graphc_status *graphc_tensor_to_dlpack(const struct graphc_tensor *tensor, DLManagedTensorVersioned **out);
 
-// As graphc_tensor_to_dlpack, in the structure that DLPack had before version 1. It cannot say that the memory must not be written.
-struct graphc_status *graphc_tensor_to_dlpack_unversioned(const struct graphc_tensor *tensor,
-                                                          DLManagedTensor **out);
+// As graphc_tensor_to_dlpack, in the structure that DLPack had before version 1. It cannot say that the memory must
+// not be written.
+struct graphc_status *graphc_tensor_to_dlpack_unversioned(const struct graphc_tensor *tensor, DLManagedTensor **out);
 
 // Frees a tensor; runs under way and outputs that share its values keep them. Null is nothing.
 void graphc_tensor_free(struct graphc_tensor *tensor);

@@ -234,7 +234,8 @@ impl Seen {
             CUDA => format!("cuda:{}", self.device.device_id),
             other => {
                 return Err(Failure::unsupported(format!(
-                    "DLPack's device type {other} is none that graphc computes on; it takes memory of the host, of ROCm and of CUDA"
+                    "DLPack's device type {other} is none that graphc computes on; it takes memory of the host, of ROCm and \
+                     of CUDA"
                 )));
             }
         };

@@ -1,10 +1,11 @@
 //! graphc's C interface: `include/graphc.h` is made of what this crate exports.
 //!
-//! Handles are opaque, made and freed by functions of their type. Each function that can fail returns a status, which is null where
-//! all went well; nothing is kept in globals or in threads. A panic inside becomes a status too and never crosses into C.
+//! Handles are opaque, made and freed by functions of their type. Each function that can fail returns a status, which
+//! is null where all went well; nothing is kept in globals or in threads. A panic inside becomes a status too and
+//! never crosses into C.
 //!
-//! A [`Value`](graphc::runtime::Value) behind a `graphc_tensor` never changes, so tensors are shared between threads without locks; a
-//! session may be run by several threads at once.
+//! A [`Value`](graphc::runtime::Value) behind a `graphc_tensor` never changes, so tensors are shared between threads
+//! without locks; a session may be run by several threads at once.
 
 #![expect(non_camel_case_types, reason = "the names that C has for them")]
 
@@ -32,8 +33,8 @@ pub use text::*;
 
 use std::ffi::{CStr, c_char};
 
-/// The version of this interface. It grows with each change: code that was compiled for a version works with each later one whose
-/// number has the same hundreds.
+/// The version of this interface. It grows with each change: code that was compiled for a version works with each
+/// later one whose number has the same hundreds.
 pub const GRAPHC_API_VERSION: u32 = 100;
 
 /// Returns the version of the interface that the library has: GRAPHC_API_VERSION when it was built.

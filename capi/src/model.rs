@@ -30,8 +30,8 @@ impl graphc_model {
     }
 }
 
-/// Names a model's file: ONNX, a .gir text, or an artifact (.graphc). It is read when a session is opened, and then stays mapped: it
-/// should not change while the session lives.
+/// Names a model's file: ONNX, a .gir text, or an artifact (.graphc). It is read when a session is opened, and then
+/// stays mapped: it should not change while the session lives.
 ///
 /// # Safety
 /// `path` ends with a zero byte, `out` may be written.
@@ -49,8 +49,8 @@ pub unsafe extern "C" fn graphc_model_from_file(
     })
 }
 
-/// Takes a model from memory: the bytes of a file of any kind, which are copied once; sessions share the copy. ONNX's external data are
-/// looked for in the option "folder".
+/// Takes a model from memory: the bytes of a file of any kind, which are copied once; sessions share the copy. ONNX's
+/// external data are looked for in the option "folder".
 ///
 /// # Safety
 /// `size` bytes are at `bytes`, `out` may be written.
@@ -84,9 +84,9 @@ pub unsafe extern "C" fn graphc_model_free(model: *mut graphc_model) {
     unsafe { free(model) };
 }
 
-/// Compiles a model for targets, separated by commas ("cpu", "gfx90a,gfx942"), and writes an artifact that graphc_model_from_file
-/// opens. No GPU is needed; for GPUs the compiler is hiprtc or NVRTC, in this process, or in processes of the option "worker".
-/// `options` may be null.
+/// Compiles a model for targets, separated by commas ("cpu", "gfx90a,gfx942"), and writes an artifact that
+/// graphc_model_from_file opens. No GPU is needed; for GPUs the compiler is hiprtc or NVRTC, in this process, or in
+/// processes of the option "worker". `options` may be null.
 ///
 /// # Safety
 /// Handles are live, texts end with a zero byte.

@@ -40,8 +40,9 @@ pub unsafe extern "C" fn graphc_options_new(out: *mut *mut graphc_options) -> *m
     })
 }
 
-/// Sets an option by its key: "device" to "cpu", "threads" to "4", "size" to "batch=1..64". "size", "shape" and "state" may be set
-/// several times, once for each name. A key that is none is a failure whose text names the nearest one.
+/// Sets an option by its key: "device" to "cpu", "threads" to "4", "size" to "batch=1..64". "size", "shape" and
+/// "state" may be set several times, once for each name. A key that is none is a failure whose text names the nearest
+/// one.
 ///
 /// # Safety
 /// `options` is live; texts end with a zero byte.

@@ -87,8 +87,8 @@ pub(crate) fn hosts(inputs: Vec<(&str, Given)>) -> Outcome<IndexMap<String, Host
         .collect()
 }
 
-/// Runs a session and waits. `names` may be null: tensors are then in the order of the session's inputs. Tensors may be of the host or of
-/// the session's device; outputs come to the host. Nothing of the inputs is kept.
+/// Runs a session and waits. `names` may be null: tensors are then in the order of the session's inputs. Tensors may
+/// be of the host or of the session's device; outputs come to the host. Nothing of the inputs is kept.
 ///
 /// # Safety
 /// Handles are live, `count` names and tensors are there, `out` may be written.
@@ -117,8 +117,8 @@ pub unsafe extern "C" fn graphc_session_run(
     })
 }
 
-/// Begins a run and does not wait for it; as graphc_session_run otherwise. `place` says where outputs are left. The tensors may be freed
-/// at once; memory that they borrow stays borrowed until the run is done.
+/// Begins a run and does not wait for it; as graphc_session_run otherwise. `place` says where outputs are left. The
+/// tensors may be freed at once; memory that they borrow stays borrowed until the run is done.
 ///
 /// # Safety
 /// As graphc_session_run.
@@ -207,8 +207,8 @@ pub unsafe extern "C" fn graphc_outputs_count(outputs: *const graphc_outputs) ->
     unsafe { outputs.as_ref() }.map_or(0, |outputs| outputs.outputs.len())
 }
 
-/// Returns the name of an output, by its number from 0 in the order of the session's; it lives as long as the outputs. Null for a
-/// number that is none.
+/// Returns the name of an output, by its number from 0 in the order of the session's; it lives as long as the
+/// outputs. Null for a number that is none.
 ///
 /// # Safety
 /// `outputs` is null or live.

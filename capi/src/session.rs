@@ -88,8 +88,8 @@ impl Port {
     }
 }
 
-/// Opens a model: reads it, compiles it for the options' device, and loads it there. `options` may be null. Sizes that the model leaves
-/// open stay open: the session runs all of them.
+/// Opens a model: reads it, compiles it for the options' device, and loads it there. `options` may be null. Sizes
+/// that the model leaves open stay open: the session runs all of them.
 ///
 /// # Safety
 /// Handles are live, `out` may be written.
@@ -108,9 +108,9 @@ pub unsafe extern "C" fn graphc_session_new(
     })
 }
 
-/// Opens a model for inputs like these: as graphc_session_new where that works for them, or else for their sizes and for the sizes and
-/// branches that their data decide, which each run checks. `reason`, if it is not null, is then set to a text that says why, and to null
-/// otherwise; graphc_text_free frees it.
+/// Opens a model for inputs like these: as graphc_session_new where that works for them, or else for their sizes and
+/// for the sizes and branches that their data decide, which each run checks. `reason`, if it is not null, is then set
+/// to a text that says why, and to null otherwise; graphc_text_free frees it.
 ///
 /// # Safety
 /// Handles are live, `count` names and tensors are there, `out` may be written.
@@ -145,7 +145,8 @@ pub unsafe extern "C" fn graphc_session_new_for(
     })
 }
 
-/// Makes another session of the same program, whose state begins as this one's is now. Memory is shared until one of them writes.
+/// Makes another session of the same program, whose state begins as this one's is now. Memory is shared until one of
+/// them writes.
 ///
 /// # Safety
 /// `session` is live, `out` may be written.
@@ -172,7 +173,8 @@ pub unsafe extern "C" fn graphc_session_free(session: *mut graphc_session) {
     unsafe { free(session) };
 }
 
-/// Returns the name of the device that a session is on: "cpu", "hip:0". It lives as long as the session; null for a null session.
+/// Returns the name of the device that a session is on: "cpu", "hip:0". It lives as long as the session; null for a
+/// null session.
 ///
 /// # Safety
 /// `session` is null or live.
@@ -294,7 +296,8 @@ pub unsafe extern "C" fn graphc_session_upload(
     })
 }
 
-/// Says as JSON what `graphc inspect` does: sizes, inputs, outputs, weights, kernels, memory. graphc_text_free frees the text.
+/// Says as JSON what `graphc inspect` does: sizes, inputs, outputs, weights, kernels, memory. graphc_text_free frees
+/// the text.
 ///
 /// # Safety
 /// `session` is live, `out` may be written.
@@ -325,8 +328,8 @@ pub fn inspected(session: &Session) -> Outcome<serde_json::Value> {
     Ok(graphc::commands::inspected(program, variants)?)
 }
 
-/// Runs a session some times on inputs and says as JSON where the time goes, step by step. Names may be null, as for graphc_session_run.
-/// graphc_text_free frees the text.
+/// Runs a session some times on inputs and says as JSON where the time goes, step by step. Names may be null, as for
+/// graphc_session_run. graphc_text_free frees the text.
 ///
 /// # Safety
 /// Handles are live, `count` names and tensors are there, `out` may be written.

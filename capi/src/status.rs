@@ -34,7 +34,8 @@ pub const GRAPHC_CODE_UNSUPPORTED: graphc_code = 10;
 /// A bug of graphc, a panic among them.
 pub const GRAPHC_CODE_INTERNAL: graphc_code = 11;
 
-/// A failure. Owned by whoever was given it, and freed with graphc_status_free. It never changes: several threads may read it.
+/// A failure. Owned by whoever was given it, and freed with graphc_status_free. It never changes: several threads may
+/// read it.
 #[derive(Debug)]
 pub struct graphc_status {
     code: graphc_code,
@@ -104,7 +105,8 @@ pub fn c_text(text: impl Into<String>) -> CString {
 
 /// Runs the body of a function: its failure, or its panic, becomes a status.
 pub fn guard(body: impl FnOnce() -> Outcome<()>) -> *mut graphc_status {
-    // Nothing that a panic left half done is looked at again: locks are taken as poisoned ones, and new handles are not handed out.
+    // Nothing that a panic left half done is looked at again: locks are taken as poisoned ones, and new handles are
+    // not handed out.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(failure)) => failure,

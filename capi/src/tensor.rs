@@ -183,9 +183,10 @@ pub unsafe extern "C" fn graphc_tensor_new(
     })
 }
 
-/// Makes a tensor of memory that is not copied. It must stay as it is until `release` is called with `context`: once, by any thread,
-/// when the tensor and all runs and tensors that use it are gone. Memory whose address is no multiple of the element's size is copied,
-/// and released at once. After a failure `release` is not called. A null `release` is for memory that outlives everything.
+/// Makes a tensor of memory that is not copied. It must stay as it is until `release` is called with `context`: once,
+/// by any thread, when the tensor and all runs and tensors that use it are gone. Memory whose address is no multiple
+/// of the element's size is copied, and released at once. After a failure `release` is not called. A null `release`
+/// is for memory that outlives everything.
 ///
 /// # Safety
 /// As said; `rank` sizes are at `shape`.
@@ -250,8 +251,8 @@ pub unsafe extern "C" fn graphc_tensor_describe(
     })
 }
 
-/// Gives the address of a tensor's bytes on the host, which live as long as the tensor and must not be written. A tensor of a GPU has
-/// none: graphc_tensor_to_host copies it.
+/// Gives the address of a tensor's bytes on the host, which live as long as the tensor and must not be written. A
+/// tensor of a GPU has none: graphc_tensor_to_host copies it.
 ///
 /// # Safety
 /// `tensor` is live, `out` may be written.
@@ -282,7 +283,8 @@ pub unsafe extern "C" fn graphc_tensor_data(
     })
 }
 
-/// Copies a tensor to the host, after the run that makes it. One of the host, or of the CPU device, is shared and not copied.
+/// Copies a tensor to the host, after the run that makes it. One of the host, or of the CPU device, is shared and not
+/// copied.
 ///
 /// # Safety
 /// `tensor` is live, `out` may be written.
@@ -316,9 +318,10 @@ pub unsafe extern "C" fn graphc_tensor_share(
     })
 }
 
-/// Takes a tensor over from DLPack 1.x; `managed` is then graphc's, which calls its deleter when nothing uses it any more. After a
-/// failure it stays the caller's. Dense memory of the host is not copied; memory with strides is, into dense memory. Memory of a GPU is
-/// not copied either: `session` must then be on that GPU, and what fills the memory must be done. `session` may be null for the host's.
+/// Takes a tensor over from DLPack 1.x; `managed` is then graphc's, which calls its deleter when nothing uses it any
+/// more. After a failure it stays the caller's. Dense memory of the host is not copied; memory with strides is, into
+/// dense memory. Memory of a GPU is not copied either: `session` must then be on that GPU, and what fills the memory
+/// must be done. `session` may be null for the host's.
 ///
 /// # Safety
 /// `managed` is null or as DLPack has it; `session` is null or live.
@@ -358,8 +361,8 @@ pub unsafe extern "C" fn graphc_tensor_from_dlpack_unversioned(
     })
 }
 
-/// Lends a tensor to DLPack 1.x, marked as read-only. Nothing is copied; the values live until the deleter is called, also when the
-/// tensor is freed before. A tensor on several devices cannot be lent.
+/// Lends a tensor to DLPack 1.x, marked as read-only. Nothing is copied; the values live until the deleter is called,
+/// also when the tensor is freed before. A tensor on several devices cannot be lent.
 ///
 /// # Safety
 /// `tensor` is live, `out` may be written.
@@ -376,7 +379,8 @@ pub unsafe extern "C" fn graphc_tensor_to_dlpack(
     })
 }
 
-/// As graphc_tensor_to_dlpack, in the structure that DLPack had before version 1. It cannot say that the memory must not be written.
+/// As graphc_tensor_to_dlpack, in the structure that DLPack had before version 1. It cannot say that the memory must
+/// not be written.
 ///
 /// # Safety
 /// `tensor` is live, `out` may be written.

@@ -248,7 +248,7 @@ static void runs(void) {
   graphc_tensor *x = floats(flat, 1, values, 6);
   const char *names[2] = {"x", "x"};
   const graphc_tensor *twice[2] = {x, x};
-  FAILS(graphc_session_run(session, names, twice, 1, &outputs), GRAPHC_CODE_INPUT, "the model's inputs are x: f32[n, m]");
+  FAILS(graphc_session_run(session, names, twice, 1, &outputs), GRAPHC_CODE_INPUT, "inputs are x: f32[n, m]");
   EXPECT(outputs == NULL);
   FAILS(graphc_session_run(session, names, twice, 2, &outputs), GRAPHC_CODE_ARGUMENT, "given twice");
   FAILS(graphc_session_run(session, NULL, twice, 2, &outputs), GRAPHC_CODE_ARGUMENT, "the session has 1 inputs");
@@ -326,7 +326,7 @@ static void tensors(void) {
   FAILS(graphc_tensor_new(99, shape, 2, values, 16, &tensor), GRAPHC_CODE_ARGUMENT, "dtype 99");
   FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, shape, 2, values, 12, &tensor), GRAPHC_CODE_ARGUMENT, "takes 16 bytes");
   FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, negative, 1, values, 4, &tensor), GRAPHC_CODE_ARGUMENT, "below 0");
-  FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, huge, 3, values, 4, &tensor), GRAPHC_CODE_ARGUMENT, "more than there can be");
+  FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, huge, 3, values, 4, &tensor), GRAPHC_CODE_ARGUMENT, "more than there");
   FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, NULL, 2, values, 16, &tensor), GRAPHC_CODE_ARGUMENT, "shape is null");
   FAILS(graphc_tensor_new(GRAPHC_DTYPE_F32, shape, 2, values, 16, NULL), GRAPHC_CODE_ARGUMENT, "out is null");
   FAILS(graphc_tensor_borrow(GRAPHC_DTYPE_F32, shape, 2, NULL, 16, release, NULL, &tensor), GRAPHC_CODE_ARGUMENT,

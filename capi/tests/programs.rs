@@ -1,4 +1,5 @@
-//! Programs in C against the library: the example, and one that calls everything, plainly, under AddressSanitizer and valgrind.
+//! Programs in C against the library: the example, and one that calls everything, plainly, under AddressSanitizer and
+//! valgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -294,8 +295,8 @@ fn every_call_under_valgrind() {
         return;
     }
     if let Some(every) = Every::new(&[]) {
-        // Bytes that are compared before it is known whether they count, as optimised Rust does, are no faults. What threads of the
-        // process's pool have at its end is no leak.
+        // Bytes that are compared before it is known whether they count, as optimised Rust does, are no faults. What
+        // threads of the process's pool have at its end is no leak.
         let only = [
             "--undef-value-errors=no",
             "--leak-check=full",

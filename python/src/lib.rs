@@ -1,7 +1,7 @@
 //! graphc's Python module, `graphc._graphc`: what the Python files beside it build on.
 //!
-//! Texts, numbers and tensors go through; what a person calls, with its defaults and its conversions, is in `graphc/`. Python's lock is
-//! released while a model is read, compiled or run.
+//! Texts, numbers and tensors go through; what a person calls, with its defaults and its conversions, is in
+//! `graphc/`. Python's lock is released while a model is read, compiled or run.
 
 mod error;
 mod model;

@@ -46,8 +46,8 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// Makes a tensor of memory that `owner` keeps, which must not change meanwhile; copied where the address is no multiple of the
-    /// element's size. Only for `graphc`'s own files, which know what lies there.
+    /// Makes a tensor of memory that `owner` keeps, which must not change meanwhile; copied where the address is no
+    /// multiple of the element's size. Only for `graphc`'s own files, which know what lies there.
     #[staticmethod]
     fn from_memory(
         address: usize,

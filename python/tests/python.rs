@@ -24,8 +24,8 @@ fn python() -> Command {
     python
 }
 
-/// The folders that Python needs on its path for the packages: none where it has them itself, one that pip fills otherwise. None where
-/// they cannot be had.
+/// The folders that Python needs on its path for the packages: none where it has them itself, one that pip fills
+/// otherwise. None where they cannot be had.
 fn packages() -> Option<Vec<PathBuf>> {
     let imports = |path: &Path| {
         let program = format!(

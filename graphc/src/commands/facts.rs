@@ -10,7 +10,8 @@ use super::{explain, inspect};
 use crate::driver::Build;
 use crate::error::Result;
 
-/// Returns the facts of a program: sizes, inputs, outputs and weights, and for each of some variants its kernels, memory and work.
+/// Returns the facts of a program: sizes, inputs, outputs and weights, and for each of some variants its kernels,
+/// memory and work.
 ///
 /// # Errors
 /// Sizes that do not work out at the symbols' hints, or code that cannot be read.
@@ -20,8 +21,8 @@ pub fn inspected(program: &Program, variants: impl IntoIterator<Item = usize>) -
     Ok(inspect::as_json(&contents, &facts.collect::<Result<Vec<_>>>()?))
 }
 
-/// Returns the decisions for the target of a build, or a list of them for each of several: rules that fired, with their proofs where
-/// `proofs` is set, and what is fused, and why other edges are not.
+/// Returns the decisions for the target of a build, or a list of them for each of several: rules that fired, with
+/// their proofs where `proofs` is set, and what is fused, and why other edges are not.
 pub fn explained(build: &Build, proofs: bool) -> Value {
     let each = build.program.variants.iter().zip(&build.reports);
     let explain =
