@@ -43,12 +43,12 @@ impl graphc_outputs {
 ///
 /// # Safety
 /// `count` names and tensors are there; names may be null as a whole.
-pub(crate) unsafe fn collect<'a>(
+pub(crate) unsafe fn collect(
     names: *const *const c_char,
     tensors: *const *const graphc_tensor,
     count: usize,
-    ports: &'a [Port],
-) -> Outcome<Vec<(&'a str, Given)>> {
+    ports: &[Port],
+) -> Outcome<Vec<(&str, Given)>> {
     if tensors.is_null() && count > 0 {
         return Err(Failure::argument("tensors is null"));
     }
@@ -59,9 +59,14 @@ pub(crate) unsafe fn collect<'a>(
         )));
     }
     let mut inputs: Vec<(&str, Given)> = Vec::with_capacity(count);
-    for index in 0..count {
+    let tensors = match count {
+        0 => &[],
         // SAFETY: as the caller says.
-        let tensor = unsafe { given(*tensors.add(index), &format!("tensor {index}")) }?;
+        _ => unsafe { std::slice::from_raw_parts(tensors, count) },
+    };
+    for (index, tensor) in tensors.iter().enumerate() {
+        // SAFETY: as the caller says.
+        let tensor = unsafe { given(*tensor, &format!("tensor {index}")) }?;
         let name = match names.is_null() {
             true => ports[index].name.to_str().unwrap_or_default(),
             // SAFETY: as the caller says.
