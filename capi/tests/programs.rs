@@ -1,6 +1,7 @@
 //! Programs in C against the library: the example, and one that calls everything, plainly, under AddressSanitizer and
 //! valgrind.
 
+use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,6 +12,10 @@ use graphc::frontend::onnx::proto::{
     type_proto,
 };
 use graphc::ir::HostTensor;
+use graphc_c::{
+    graphc_model_compile, graphc_model_free, graphc_model_from_bytes, graphc_options_free, graphc_options_new,
+    graphc_options_set, graphc_status, graphc_status_free, graphc_status_message,
+};
 use prost::Message;
 use tempfile::TempDir;
 
@@ -178,6 +183,81 @@ fn the_header_is_for_cpp_too() {
             .arg(format!("-Wl,-rpath,{}", libraries.display())),
     );
     succeeds(&mut Command::new(program));
+}
+
+/// The text of a status, which is freed; empty where there is none.
+fn said(status: *mut graphc_status) -> String {
+    // SAFETY: it is null or live, and not used again.
+    unsafe {
+        let text = CStr::from_ptr(graphc_status_message(status))
+            .to_string_lossy()
+            .into_owned();
+        graphc_status_free(status);
+        text
+    }
+}
+
+/// The program that compiles kernels in processes of its own, where it is built and there is something to compile with.
+fn worker() -> Option<PathBuf> {
+    let rocm = ["/opt/rocm/lib/libhiprtc.so", "/opt/graphc-rocm/rocm-run"].map(|path| Path::new(path).exists());
+    if !rocm.contains(&true) {
+        println!("skipped: no ROCm here; scripts/rocm-sysroot.sh sets one up");
+        return None;
+    }
+    let worker = libraries().parent().expect("target/PROFILE").join("graphc");
+    if !worker.is_file() {
+        println!("skipped: {} is not built", worker.display());
+        return None;
+    }
+    Some(worker)
+}
+
+#[test]
+fn artifacts_for_gpus_are_compiled_with_no_gpu() {
+    let Some(worker) = worker() else { return };
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().join("double.graphc");
+    let c = |text: &str| CString::new(text).expect("no zero bytes");
+    let text = "graph @g stage=import {\n  x = input \"x\" : f32[n]\n  y = add x, x\n  return y as \"y\"\n}\n";
+    let (mut options, mut model) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let pairs = [
+        ("worker", worker.to_str().expect("UTF-8")),
+        ("workers", "1"),
+        ("cache", "off"),
+    ];
+    // SAFETY: pointers are to live values, and handles are freed once.
+    unsafe {
+        assert_eq!(said(graphc_options_new(&mut options)), "");
+        for (key, value) in pairs {
+            assert_eq!(
+                said(graphc_options_set(options, c(key).as_ptr(), c(value).as_ptr())),
+                ""
+            );
+        }
+        assert_eq!(
+            said(graphc_model_from_bytes(text.as_ptr().cast(), text.len(), &mut model)),
+            ""
+        );
+        let targets = c("gfx90a,gfx1100");
+        let to = c(path.to_str().expect("UTF-8"));
+        assert_eq!(
+            said(graphc_model_compile(model, targets.as_ptr(), options, to.as_ptr())),
+            ""
+        );
+        graphc_model_free(model);
+        graphc_options_free(options);
+    }
+    let program = graphc::ir::Program::load(&path).expect("an artifact");
+    let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+    assert_eq!(targets, ["gfx90a", "gfx1100"]);
+    for variant in &program.variants {
+        assert!(
+            variant
+                .code
+                .values()
+                .all(|code| code.as_ref().is_some_and(|code| code.starts_with(b"\x7fELF")))
+        );
+    }
 }
 
 /// A model whose output has as many columns as its input has elements other than 0.
