@@ -32,7 +32,7 @@ def backend(graph, example_inputs, *, options=None, mode=None, **kwargs):
     except errors.Error as error:
         _fall_back(str(error))
     except Exception as error:  # The exporter raises many kinds.
-        _fall_back(f"torch.onnx.export: {type(error).__name__}: {_first_lines(error)}")
+        _fall_back(f"exporting it to ONNX: {type(error).__name__}: {_first_lines(error)}")
     return graph.forward
 
 
@@ -91,17 +91,11 @@ class _Compiled:
             open_axes = [axis for axis, size in enumerate(examples[at].shape) if isinstance(size, torch.SymInt)]
             dynamic.append({axis: torch.export.Dim.DYNAMIC for axis in open_axes})
         shapes = {"tensors": tuple(dynamic)} if any(dynamic) else None
-        with torch.no_grad(), warnings.catch_warnings():
+        # What is noted while a graph is exported is no condition of the one that torch.compile is about to make.
+        with torch.no_grad(), torch._guards.tracing(None), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            exported = torch.onnx.export(
-                wrapped,
-                tensors,
-                input_names=self._names,
-                dynamic_shapes=shapes,
-                dynamo=True,
-                optimize=True,
-                verbose=False,
-            )
+            program = torch.export.export(wrapped, tensors, dynamic_shapes=shapes, strict=False)
+            exported = torch.onnx.export(program, input_names=self._names, dynamo=True, optimize=True, verbose=False)
         buffer = io.BytesIO()
         exported.save(buffer)
         return buffer.getvalue()
