@@ -7,6 +7,7 @@ exported or opened, run in PyTorch, with a warning that names what was missing. 
 """
 
 import io
+import re
 import warnings
 
 import torch
@@ -32,7 +33,7 @@ def backend(graph, example_inputs, *, options=None, mode=None, **kwargs):
     except errors.Error as error:
         _fall_back(str(error))
     except Exception as error:  # The exporter raises many kinds.
-        _fall_back(f"exporting it to ONNX: {type(error).__name__}: {_first_lines(error)}")
+        _fall_back(f"it has no export to ONNX: {_root(error)}")
     return graph.forward
 
 
@@ -40,8 +41,12 @@ def _fall_back(reason):
     warnings.warn(f"graphc runs a graph in PyTorch instead: {reason}", FallbackWarning, stacklevel=3)
 
 
-def _first_lines(error):
-    return "\n".join(str(error).strip().splitlines()[:12])
+def _root(error):
+    """What an error comes from, in a few lines: the exporter wraps it in advice for its own developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return f"{type(error).__name__}: " + "\n".join(text.splitlines()[:6])
 
 
 def _needs_gradients(graph, inputs):
