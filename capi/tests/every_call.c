@@ -169,6 +169,10 @@ static void models(const char *digits, const char *folder) {
   GOOD(graphc_model_from_file(path, &model));
   FAILS(graphc_session_new(model, options, &session), GRAPHC_CODE_OPTION, "is compiled already");
   graphc_options_free(options);
+  GOOD(graphc_options_new(&options));
+  GOOD(graphc_options_set(options, "dtype", "f16"));
+  FAILS(graphc_session_new(model, options, &session), GRAPHC_CODE_OPTION, "option dtype: ");
+  graphc_options_free(options);
   FAILS(graphc_model_compile(model, "cpu", NULL, path), GRAPHC_CODE_OPTION, "is compiled already");
   FAILS(graphc_model_explain(model, "cpu", NULL, &text), GRAPHC_CODE_OPTION, "no longer holds its graph");
   GOOD(graphc_session_new(model, NULL, &session));

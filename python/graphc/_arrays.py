@@ -34,6 +34,8 @@ _CPU, _CUDA, _ROCM = 1, 2, 10
 
 def numpy_dtype(name):
     """The NumPy type of an element type; those that NumPy lacks are of ml_dtypes."""
+    if name not in TO_NUMPY:
+        raise errors.ArgumentError(f"there is no element type {name!r}; known: {', '.join(TO_NUMPY)}")
     if name in _PLAIN:
         return np.dtype(TO_NUMPY[name])
     try:

@@ -83,6 +83,9 @@ class Session:
                 f"inputs are given by name, as {{{self.inputs[0].name if self.inputs else 'x'!r}: array}}, not as "
                 f"{type(inputs).__name__}; session(x, y) takes them in the model's order"
             )
+        for name in inputs:
+            if not isinstance(name, str):
+                raise errors.ArgumentError(f"inputs are given by name, and {name!r} is none")
         return [
             (name, as_tensor(value, self._dtypes.get(name), self._session, name)) for name, value in inputs.items()
         ]

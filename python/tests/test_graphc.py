@@ -366,6 +366,10 @@ def test_wrong_inputs_say_what_the_model_has(double):
         double(x, x=x)
     with pytest.raises(graphc.ArgumentError, match=r"session\(x, y\)"):
         double.run([x])
+    with pytest.raises(graphc.ArgumentError, match="by name, and 1 is none"):
+        double.run({1: x})
+    with pytest.raises(graphc.ArgumentError, match="no element type 'f8e4m3'; known: f32"):
+        graphc.tensor([1, 2], "f8e4m3")
     with pytest.raises(graphc.ArgumentError, match='output is "numpy"'):
         double.run({"x": x}, output="list")
 
@@ -409,6 +413,10 @@ def test_artifacts_are_compiled_opened_and_refused_when_damaged(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(graphc.ModelError, match="digits.graphc"):
             graphc.load(path)
+    with pytest.raises(graphc.OptionError, match="option dtype.*is compiled already"):
+        graphc.load(contents, dtype="f16")
+    with pytest.raises(graphc.OptionError, match="is compiled already"):
+        graphc.load(contents, sizes={"batch": 1})
     with pytest.raises(graphc.OptionError, match="gfx1"):
         graphc.compile(DOUBLE, "gfx1", path)
     with pytest.raises(graphc.FileError, match="/no/such"):

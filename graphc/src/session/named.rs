@@ -21,7 +21,7 @@ use indexmap::IndexMap;
 use ir::{HostTensor, Program, Storage, Target};
 
 use super::{DeviceChoice, Engine, Session, SessionOptions};
-use crate::driver::{self, Source};
+use crate::driver::{self, Model, Source};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::texts;
@@ -35,7 +35,12 @@ pub struct NamedOptions {
     folder: Option<PathBuf>,
     /// Variables of the settings that have other values than the environment says.
     settings: IndexMap<&'static str, OsString>,
+    /// Keys that were set and say how a graph is compiled: an artifact has that behind it.
+    compiling: Vec<&'static str>,
 }
+
+/// Keys that an artifact cannot follow any more. Sizes and shapes are refused by whoever reads it.
+const COMPILING: [&str; 4] = ["level", "dtype", "check-indices", "engine"];
 
 /// A key, and what it sets.
 struct Key {
@@ -259,6 +264,9 @@ impl NamedOptions {
         };
         let mut changed = self.clone();
         (known.set)(&mut changed, value).map_err(|why| Error::Config(format!("option {key}={value}: {why}")))?;
+        if COMPILING.contains(&known.name) && !changed.compiling.contains(&known.name) {
+            changed.compiling.push(known.name);
+        }
         *self = changed;
         Ok(())
     }
@@ -290,21 +298,34 @@ impl NamedOptions {
     /// Opens a model.
     ///
     /// # Errors
-    /// As [`Session::of_source`].
+    /// As [`Session::of_source`]; an artifact, where options say how to compile it.
     pub fn open(&self, source: &Source) -> Result<Session> {
-        Session::of_source(source, &self.import, &self.session_options()?)
+        self.open_with(source, &self.import, &self.session_options()?)
     }
 
     /// Opens a model for inputs like these; see [`Session::of_source_for`].
     ///
     /// # Errors
-    /// As there.
+    /// As there, and as [`NamedOptions::open`].
     pub fn open_for(
         &self,
         source: &Source,
         inputs: &IndexMap<String, HostTensor>,
     ) -> Result<(Session, Option<String>)> {
-        Session::of_source_for(source, &self.import, inputs, &self.session_options()?)
+        let options = self.session_options()?;
+        Session::for_inputs(&self.import, inputs, |import| self.open_with(source, import, &options))
+    }
+
+    fn open_with(&self, source: &Source, import: &ImportOptions, options: &SessionOptions) -> Result<Session> {
+        match source.load(import)? {
+            Model::Graph(graph) => Session::compile(*graph, options),
+            Model::Program(_) if !self.compiling.is_empty() => Err(Error::Config(format!(
+                "option {}: {} is compiled already; compile the model that it was made from with it",
+                self.compiling.join(", "),
+                source.name().display()
+            ))),
+            Model::Program(program) => Session::of_program(Arc::new(*program), options),
+        }
     }
 
     /// Compiles a model for some targets (`gfx90a,gfx942`, `cpu`); no GPU is needed. The device is not looked at.
@@ -321,7 +342,7 @@ impl NamedOptions {
     /// # Errors
     /// As [`driver::build`]; an artifact, which no longer holds its graph.
     pub fn build(&self, source: &Source, targets: &str) -> Result<driver::Build> {
-        let driver::Model::Graph(graph) = source.load(&self.import)? else {
+        let Model::Graph(graph) = source.load(&self.import)? else {
             return Err(Error::Config(
                 "an artifact no longer holds its graph; take the model it was made from".to_owned(),
             ));
