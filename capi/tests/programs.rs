@@ -185,6 +185,34 @@ fn the_header_is_for_cpp_too() {
     succeeds(&mut Command::new(program));
 }
 
+#[test]
+fn pkg_config_names_the_library() {
+    if !is_there("pkg-config") {
+        println!("skipped: pkg-config is not installed");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let template = std::fs::read_to_string(folder().join("graphc.pc.in")).expect("the template");
+    let filled = template
+        .replace("@PREFIX@", "/opt/graphc")
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    std::fs::write(place.path().join("graphc.pc"), filled).expect("written");
+    let ask = |arguments: &[&str]| {
+        let output = succeeds(
+            Command::new("pkg-config")
+                .args(arguments)
+                .arg("graphc")
+                .env("PKG_CONFIG_PATH", place.path()),
+        );
+        String::from_utf8(output.stdout).expect("a text").trim().to_owned()
+    };
+    assert_eq!(
+        ask(&["--cflags", "--libs"]),
+        "-I/opt/graphc/include -L/opt/graphc/lib -lgraphc_c"
+    );
+    assert_eq!(ask(&["--modversion"]), env!("CARGO_PKG_VERSION"));
+}
+
 /// The text of a status, which is freed; empty where there is none.
 fn said(status: *mut graphc_status) -> String {
     // SAFETY: it is null or live, and not used again.
