@@ -1,4 +1,4 @@
-// Classifies images with a model whose first size is open: opens it, prints what it takes, and runs it on so many images.
+// Classifies images by a model whose first size is open: opens it, prints what it takes, and runs it on all of them.
 //
 // usage: classify MODEL IMAGES.f32 ROWS
 // The file holds ROWS images one after the other, as the model's first input has them.

@@ -60,16 +60,19 @@ __all__ = [
 ]
 
 
-def load(model, device="cpu", *, threads=None, sizes=None, shapes=None, states=None, dtype=None, inputs=None, **options):
+def load(
+    model, device="cpu", *, threads=None, sizes=None, shapes=None, states=None, dtype=None, inputs=None, **options
+):
     """Opens a model and makes it ready to run.
 
-    ``model``: a path (ONNX, .gir, or an artifact of ``graphc.compile``), the bytes of such a file, or an onnx.ModelProto.
+    ``model``: a path (ONNX, .gir, or an artifact of ``graphc.compile``), bytes of such a file, or an onnx.ModelProto.
     ``device``: "cpu", "hip", "hip:1", "cuda", "auto"; "hip:0,1" for one model on several.
     ``sizes``: open sizes by name: ``{"batch": 8}``, ``{"seq": (1, 512)}``, ``{"seq": "1..512 hint 128"}``.
     ``shapes``: shapes of inputs by name, with names for open sizes: ``{"x": ["batch", 3, 224, 224]}``.
-    ``states``: inputs that are kept from run to run, with the outputs that are their next values: ``{"keys": "new_keys"}``.
+    ``states``: inputs that are kept from run to run, with the outputs that are their next values:
+    ``{"keys": "new_keys"}``.
     ``dtype``: "f16" or "bf16" to compute in, "int8", "int4" or "fp8" for the weights, "f16+int4" for both.
-    ``inputs``: arrays by name that the model is for: a model whose sizes or branches depend on data is compiled for these.
+    ``inputs``: arrays by name that the model is for: one whose sizes or branches depend on data is compiled for them.
     Further options are those that ``graphc.options()`` lists, with ``_`` for ``-``.
     """
     pairs = _pairs(device, threads, sizes, shapes, states, dtype, options)

@@ -1,4 +1,4 @@
-"""Arrays of NumPy and of other frameworks as graphc's tensors, and back. Nothing is copied where memory can be shared."""
+"""Arrays of NumPy and of other frameworks as graphc's tensors, and back; memory is shared where it can be."""
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def numpy_dtype(name):
 
 
 def as_tensor(value, dtype=None, session=None, name=None):
-    """Makes a tensor of anything: a graphc.Tensor, a NumPy array, what has __dlpack__ or __array__, numbers and lists of them.
+    """Makes a tensor of a graphc.Tensor, a NumPy array, what has __dlpack__ or __array__, or numbers and lists of them.
 
     Numbers and lists have the element type ``dtype``; arrays keep their own. ``name`` is the input's, for errors.
     """
@@ -163,7 +163,7 @@ def dlpack_device(tensor):
 
 
 def to_dlpack(tensor, stream, max_version, dl_device, copy):
-    """What another framework asks a tensor for. What makes the values is waited for, so that any stream may read them."""
+    """What another framework asks a tensor for. The values are waited for, so that any stream may read them."""
     if dl_device is not None and tuple(dl_device) != dlpack_device(tensor):
         if tuple(dl_device) != (_CPU, 0) or copy is False:
             raise BufferError(f"a tensor on {tensor.device} does not go to DLPack's device {tuple(dl_device)}")

@@ -86,9 +86,7 @@ class Session:
         for name in inputs:
             if not isinstance(name, str):
                 raise errors.ArgumentError(f"inputs are given by name, and {name!r} is none")
-        return [
-            (name, as_tensor(value, self._dtypes.get(name), self._session, name)) for name, value in inputs.items()
-        ]
+        return [(name, as_tensor(value, self._dtypes.get(name), self._session, name)) for name, value in inputs.items()]
 
     def _finish(self, output):
         if output == "numpy":
@@ -100,7 +98,7 @@ class Session:
     def run(self, inputs, *, output="numpy"):
         """Runs on inputs by name and returns the outputs by name, in the model's order.
 
-        Inputs are NumPy arrays (contiguous ones are not copied), whatever has ``__dlpack__``, graphc.Tensor, or numbers.
+        Inputs are NumPy arrays (contiguous ones are not copied), what has ``__dlpack__``, graphc.Tensor, or numbers.
         ``output``: "numpy" for arrays, "tensor" for graphc.Tensor on the host, "device" for tensors left on the device.
         """
         finish = self._finish(output)
@@ -157,9 +155,11 @@ class Session:
 
     def _repr_html_(self):
         facts = self.inspect()
-        rows = [
-            ("input", port) for port in self.inputs
-        ] + [("state", port) for port in self.states] + [("output", port) for port in self.outputs]
+        rows = (
+            [("input", port) for port in self.inputs]
+            + [("state", port) for port in self.states]
+            + [("output", port) for port in self.outputs]
+        )
         cells = "".join(
             f"<tr><td>{kind}</td><td>{html.escape(port.name)}</td><td>{port.dtype}</td>"
             f"<td>{html.escape(', '.join(map(str, port.shape)))}</td></tr>"
@@ -167,7 +167,8 @@ class Session:
         )
         weights = sum(weight["bytes"] for weight in facts["weights"])
         return (
-            f"<p><b>{html.escape(facts['name'])}</b> on {html.escape(self.device)}: {facts.get('launches', '?')} launches, "
+            f"<p><b>{html.escape(facts['name'])}</b> on {html.escape(self.device)}: "
+            f"{facts.get('launches', '?')} launches, "
             f"{weights / 2**20:.2f} MiB of weights</p>"
             f"<table><tr><th></th><th>name</th><th>type</th><th>shape</th></tr>{cells}</table>"
         )

@@ -1,7 +1,8 @@
 """graphc as a backend of torch.compile: ``torch.compile(model, backend="graphc")``.
 
-Each graph that torch.compile captures goes through torch.onnx.export to graphc; what it computes with gradients, and graphs that cannot be
-exported or opened, run in PyTorch, with a warning that names what was missing. Sizes that torch.compile leaves open stay open.
+Each graph that torch.compile captures goes through torch.onnx.export to graphc. A graph that gradients are wanted of, or
+that cannot be exported or opened, runs in PyTorch, with a warning that names what was missing. Sizes that torch.compile
+leaves open stay open.
 
 >>> fast = torch.compile(model.eval(), backend="graphc", options={"device": "cpu", "threads": 4})
 """
@@ -177,7 +178,9 @@ class _Bound(torch.nn.Module):
                 continue
             place = _find_size(examples[at], examples, tensors)
             if place is None and isinstance(examples[at], torch.SymInt):
-                raise errors.UnsupportedError(f"input {at} of the graph is the size {examples[at]}, which no tensor has")
+                raise errors.UnsupportedError(
+                    f"input {at} of the graph is the size {examples[at]}, which no tensor has"
+                )
             self._sizes[at] = place if place is not None else value
 
     def forward(self, *tensors):

@@ -28,8 +28,7 @@ def identity(dtype, shape="[n, m]"):
 
 
 SUM = model(
-    '  x = input "x" : f32[2]\n  s = input "s" : f32[2]\n  y = add x, s\n  z = add y, y\n'
-    '  return y as "next", z as "z"'
+    '  x = input "x" : f32[2]\n  s = input "s" : f32[2]\n  y = add x, s\n  z = add y, y\n  return y as "next", z as "z"'
 )
 
 
@@ -160,7 +159,9 @@ def test_scalars_and_no_elements():
     for given in (3, 3.0, np.float32(3), np.array(3, np.float32)):
         y = scalar(given)
         assert y.shape == () and y == 6
-    empty = graphc.load(model('  x = input "x" : f32[n, 3]\n  y = add x, x\n  return y as "y"', "  symbol n: 0.. hint 2\n"))
+    empty = graphc.load(
+        model('  x = input "x" : f32[n, 3]\n  y = add x, x\n  return y as "y"', "  symbol n: 0.. hint 2\n")
+    )
     assert empty(np.zeros((0, 3), np.float32)).shape == (0, 3)
     assert empty(np.ones((2, 3), np.float32)).sum() == 12
 

@@ -30,13 +30,19 @@ def parameters(node):
     return [argument.arg for argument in every if argument.arg != "self"]
 
 
-@pytest.mark.parametrize("stub, module", [("__init__.pyi", graphc), ("_graphc.pyi", _graphc), ("_session.pyi", _session)])
+@pytest.mark.parametrize(
+    "stub, module", [("__init__.pyi", graphc), ("_graphc.pyi", _graphc), ("_session.pyi", _session)]
+)
 def test_a_stub_has_what_its_module_has(stub, module):
     for name, names in declared(stub).items():
         value = module
         for part in name.split("."):
             assert hasattr(value, part), f"{stub} declares {name}"
-            value = getattr(value, part) if "." not in name or part == name.split(".")[0] else inspect.getattr_static(value, part)
+            value = (
+                getattr(value, part)
+                if "." not in name or part == name.split(".")[0]
+                else inspect.getattr_static(value, part)
+            )
         if isinstance(value, property) or not callable(getattr(value, "__func__", value)):
             continue
         try:
@@ -50,7 +56,9 @@ def test_a_stub_has_what_its_module_has(stub, module):
     public = {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == module.__name__
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", "") == module.__name__
         and not (inspect.isclass(value) and issubclass(value, Exception))
     }
     assert public <= stubbed | {"Port", "Tensor"}, public - stubbed
