@@ -1,8 +1,8 @@
 """graphc as a backend of torch.compile: ``torch.compile(model, backend="graphc")``.
 
-Each graph that torch.compile captures goes through torch.onnx.export to graphc. A graph that gradients are wanted of, or
-that cannot be exported or opened, runs in PyTorch, with a warning that names what was missing. Sizes that torch.compile
-leaves open stay open.
+Each graph that torch.compile captures goes through torch.onnx.export to graphc. A graph that gradients are wanted of,
+or that cannot be exported or opened, runs in PyTorch, with a warning that names what was missing. Sizes that
+torch.compile leaves open stay open.
 
 >>> fast = torch.compile(model.eval(), backend="graphc", options={"device": "cpu", "threads": 4})
 """
