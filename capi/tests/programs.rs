@@ -1,7 +1,7 @@
 //! Programs in C against the library: the example, and one that calls everything, plainly, under AddressSanitizer and
 //! valgrind.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -36,6 +36,13 @@ fn libraries() -> PathBuf {
         "cargo builds the library with its tests"
     );
     folder
+}
+
+/// A command that loads the library of these tests, whatever else cargo has on the loader's path.
+fn with_library(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", libraries());
+    command
 }
 
 fn succeeds(command: &mut Command) -> Output {
@@ -100,7 +107,7 @@ fn compare(program: &Path, folder: &Path, rows: usize) {
     let file = folder.join("images.f32");
     std::fs::write(&file, &images.bytes[..]).expect("written");
     let output = succeeds(
-        Command::new(program)
+        with_library(program)
             .arg(digits().join("digits.onnx"))
             .arg(&file)
             .arg(rows.to_string()),
@@ -128,7 +135,7 @@ fn the_example_runs_at_two_sizes() {
     if compile("examples/classify.c", &program, &[]) {
         compare(&program, place.path(), 1);
         compare(&program, place.path(), 360);
-        let wrong = Command::new(&program)
+        let wrong = with_library(&program)
             .args(["/no/such.onnx", "x", "1"])
             .output()
             .expect("it starts");
@@ -182,7 +189,7 @@ fn the_header_is_for_cpp_too() {
             .arg("-lgraphc_c")
             .arg(format!("-Wl,-rpath,{}", libraries.display())),
     );
-    succeeds(&mut Command::new(program));
+    succeeds(&mut with_library(program));
 }
 
 #[test]
@@ -349,9 +356,9 @@ impl Every {
     fn run(&self, before: &[&str]) -> Output {
         let program = self.place.path().join("every_call");
         let mut command = match before {
-            [] => Command::new(&program),
+            [] => with_library(&program),
             [first, rest @ ..] => {
-                let mut command = Command::new(first);
+                let mut command = with_library(first);
                 command.args(rest).arg(&program);
                 command
             }
