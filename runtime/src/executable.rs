@@ -268,6 +268,24 @@ impl Executable {
         self.loaded.upload(tensor)
     }
 
+    /// Makes a tensor of memory of the device that something else owns; see [`crate::gpu::GpuDevice::borrow`].
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device is no single GPU.
+    pub unsafe fn borrow(
+        &self,
+        address: u64,
+        dtype: ir::DType,
+        shape: impl Into<Vec<usize>>,
+        owner: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Result<DeviceTensor, RuntimeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.loaded.borrow(address, dtype, shape.into(), owner) }
+    }
+
     pub(crate) fn wrong(&self, error: InputError) -> RuntimeError {
         RuntimeError::input(error, &self.plan().inputs)
     }

@@ -70,6 +70,9 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-llm", &["graphc", "graphc-gguf"], &[]),
     // A plugin of ONNX Runtime, on graphc's public API.
     ("graphc-ort-provider", &["graphc"], &[]),
+    // The doors for other languages, on graphc's public API alone; Python's shares DLPack and the codes of failures with C's.
+    ("graphc-capi", &["graphc"], &[]),
+    ("graphc-python", &["graphc", "graphc-capi"], &[]),
     (
         "graphc-tests",
         &["graphc"],
@@ -217,6 +220,8 @@ fn no_file_over_its_size() {
         "runtime",
         "graphc",
         "llm",
+        "capi",
+        "python",
         "emu",
     ] {
         let mut folders = vec![repository(folder).join("src")];
