@@ -8,17 +8,22 @@
 //! A GPU's workgroup folds a row, and where there are fewer rows than compute units the others wait. Rows that are contiguous are cut into
 //! neighbouring parts; of those that are apart, every so manieth element is a part, so that what lies side by side is still read so.
 //!
+//! Normalisations of such rows, and of rows of which little lies side by side, are three steps: see [`norms`].
+//!
 //! Before: Core, laid out. After: the same numbers, summed in another order.
 
-use ir::op::{Elementwise, ReduceOp, View};
+use ir::op::{Composite, Elementwise, ReduceOp, View};
 use ir::{Dim, Graph, Op, Shape, Target, Value};
 
 use crate::alone::{MARGIN, alone_us};
 use crate::decompose::{as_shape, cast, wide};
 use crate::error::PassFault;
+use crate::fold::with_simplify;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
 
+mod factors;
+mod norms;
 mod ordered;
 
 /// The pass's name, and that of what it does.
@@ -35,12 +40,13 @@ pub const PASS: Pass = Pass {
     name: NAME,
     run: |graph, context| {
         let (target, folds) = (context.target, |op: &Op| {
-            matches!(op, Op::Reduce { .. } | Op::TopK { .. })
+            let norm = matches!(op, Op::Composite(Composite::LayerNorm { .. }));
+            norm || matches!(op, Op::Reduce { .. } | Op::TopK { .. })
         });
         if !target.is_gpu() || !graph.nodes().values().any(|n| folds(&n.op)) {
             return Ok(graph.clone());
         }
-        let mut b = Builder::new(graph, NAME);
+        let mut b = Builder::new(graph, NAME).with_rules(with_simplify(context.options), context.options);
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let values = match &node.op {
@@ -50,6 +56,9 @@ pub const PASS: Pass = Pass {
                 Op::TopK { axis, k, largest } => {
                     let x = b.value(node.operands[0]);
                     ordered::top_k(&mut b, x, *axis, k, *largest, target)?.map(|both| both.to_vec())
+                }
+                Op::Composite(Composite::LayerNorm { axis, epsilon }) => {
+                    norms::layer_norm(&mut b, graph, node, *axis, epsilon.as_f64(), target)?.map(|v| vec![v])
                 }
                 _ => None,
             };
@@ -204,7 +213,8 @@ impl Split {
                 axes: axes.clone(),
                 keep_dims: true,
             };
-            value = b.emit(op, &[value])?;
+            // Rules would make one of the two.
+            value = b.plain(&op, &[value])?.into();
         }
         cast(b, value, dtype)
     }

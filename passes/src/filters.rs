@@ -1,30 +1,38 @@
-//! Lays constant filters of depthwise convolutions out tap by tap, so that neighbouring channels' weights are neighbours.
+//! Lays constant filters of depthwise convolutions out tap by tap, so that neighbouring channels' weights are neighbours, and constant
+//! weights whose rows end within an access along the depth.
 //!
 //! ```text
 //! conv x, f[C, 3, 3, 1]     becomes     conv x, transpose (f as [3, 3, 1, C])
+//! contract x, w[768, 50257]     becomes     contract x, wᵀ[50257, 768] {transpose_rhs}
 //! ```
 //!
 //! A GPU's thread has a few neighbouring channels, whose weights it then reads in one access, beside those of its neighbours. The
-//! transposition is a map of indices and costs nothing.
+//! transposition is a map of indices and costs nothing. Rows of an odd number of columns begin anywhere, so that they are read element by
+//! element; rows along a depth that is a multiple of an access are not.
 //!
 //! Before: Core, after constants were folded. After: the same numbers.
 
-use ir::op::{Conv, Layout, View};
-use ir::{Graph, Op, Target, Value};
+use ir::op::{Contract, Conv, Layout, View};
+use ir::{Graph, HostTensor, Op, Target, Value};
 
 use crate::error::PassFault;
 use crate::fold::native;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
 
-/// The pass's name, and that of what it does.
+/// The pass's name, and that of what it does to filters.
 pub const NAME: &str = "filters_by_tap";
+/// The name of what it does to weights.
+pub const ALONG_DEPTH: &str = "odd_weight_along_depth";
+/// Bytes of the widest access.
+const ACCESS: usize = 16;
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: NAME,
     run: |graph, context| {
-        let wanted = |op: &Op| matches!(op, Op::Conv(c) if c.groups > 1);
+        let wanted =
+            |op: &Op| matches!(op, Op::Conv(c) if c.groups > 1) || matches!(op, Op::Contract(c) if !c.transpose_rhs);
         if !context.target.is_gpu() || !graph.nodes().values().any(|n| wanted(&n.op)) {
             return Ok(graph.clone());
         }
@@ -37,6 +45,20 @@ pub const PASS: Pass = Pass {
                 }
                 _ => false,
             };
+            if let Op::Contract(contract) = &node.op
+                && context.options.enabled(ALONG_DEPTH)
+                && let Some(weight) = along_depth(graph, contract, node.operands[1])
+            {
+                let (lhs, weight) = (b.value(node.operands[0]), b.constant(weight));
+                let contract = Contract {
+                    transpose_rhs: true,
+                    ..*contract
+                };
+                let value = b.emit(Op::Contract(contract), &[lhs, weight])?;
+                b.note(ALONG_DEPTH, vec![node.origin.clone()], None, None);
+                b.set(id, value);
+                continue;
+            }
             let filter = is_wanted.then(|| b.value(node.operands[1]));
             let laid_out = match filter {
                 Some(filter) => by_tap(&mut b, filter)?,
@@ -81,6 +103,16 @@ pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value], targe
     // Bytes are what tiles multiply fastest.
     let dtype = graph.ty(*image).dtype;
     own == Some(1) || dtype.is_float() && dtype.bits() >= 16 && few(own) && few(filters)
+}
+
+/// A constant weight of floats `[k, n]` as `[n, k]`, where accesses fit its columns and not its rows.
+fn along_depth(graph: &Graph, contract: &Contract, weight: Value) -> Option<HostTensor> {
+    let tensor = graph.as_constant(weight).filter(|_| !contract.transpose_rhs)?;
+    let [k, n] = tensor.shape[..] else { return None };
+    let bits = tensor.dtype.bits() as usize;
+    let fits = |elements: usize| (elements * bits).is_multiple_of(8 * ACCESS);
+    let is_wanted = tensor.dtype.is_float() && bits >= 16 && fits(k) && !fits(n) && n >= ACCESS;
+    is_wanted.then(|| native::permute(tensor, &[1, 0])).flatten()
 }
 
 /// A filter with its own axis last, seen as it was.

@@ -246,11 +246,26 @@ fn declare(node: &mut Node<'_>, mut results: Vec<Val>, ty: Option<Unsigned>, all
     results
 }
 
+/// Has each run check that floats are numbers of `u64` below 2^63 once their fractions are cut off.
+fn check_float(node: &mut Node<'_>, x: Val) -> Step<()> {
+    let above = node.with_scalar(BinaryOp::Gt, x, -1.0)?;
+    let below = node.with_scalar(BinaryOp::Lt, x, 2f64.powi(63))?;
+    let fits = node.binary(BinaryOp::And, above, below)?;
+    let message = format!(
+        "{}: a float that is cast to u64 leaves 0 to 2^63 - 1, in which u64 is computed",
+        node.origin
+    );
+    node.require(fits, message)
+}
+
 /// Casts as two's complement numbers are: what the width does not hold is cut off. A float is first made an `i64`, as processors
-/// do it; ONNX leaves open what becomes of one that does not fit.
+/// do it; ONNX leaves open what becomes of one that does not fit. A run checks that a `u64` that is made of one is in `i64`.
 fn cast(node: &mut Node<'_>, mut x: Val, from: Option<Unsigned>, to: Unsigned) -> Step<Val> {
     let dtype = node.dtype(x);
     if dtype.is_float() {
+        if to == Unsigned::U64 {
+            check_float(node, x)?;
+        }
         x = node.cast(x, DType::I64)?;
     }
     let fits = match (from, to) {

@@ -225,6 +225,26 @@ fn long_unsigned_results_that_have_no_room_fail_the_run() {
     }
 }
 
+/// A float that becomes a `u64` is in the room of `i64` once its fraction is cut off, or the run fails.
+#[test]
+fn floats_that_are_no_long_unsigned_numbers_fail_the_run() {
+    let graph = Build::new(18)
+        .input("x", &["2"])
+        .node("Cast x -> y", vec![int("to", DataType::Uint64 as i64)])
+        .output("y")
+        .import()
+        .unwrap();
+    let one = |x: f32| run(&graph, &tensors([("x", floats(&[2], &[x, 3.0]))]));
+    for (x, whole) in [(0.0, 0), (7.9, 7), (-0.5, 0), (9e18, 9_000_000_272_564_224_000)] {
+        let (results, failed) = one(x);
+        assert_eq!((results["y"].to_i64(), failed.len()), (vec![whole, 3], 0), "{x}: {failed:?}");
+    }
+    for x in [-1.0, -7.5, 9.3e18, 1.8e19, f32::INFINITY, f32::NAN] {
+        let (_, failed) = one(x);
+        assert!(failed.len() == 1 && failed[0].contains("u64"), "{x}: {failed:?}");
+    }
+}
+
 /// What a branch requires holds only where it is taken: both are computed where data decide.
 #[test]
 fn a_branch_that_is_not_taken_fails_no_run() {

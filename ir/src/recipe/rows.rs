@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -13,7 +14,7 @@ use crate::data::HostTensor;
 use crate::types::DType;
 
 /// Work is split into pieces of about this many elements.
-const PIECE: usize = 1 << 17;
+const PIECE: usize = 1 << 15;
 
 /// Where the scales of a weight's rows are.
 pub(super) struct Rows {
@@ -92,26 +93,29 @@ impl Rows {
         let finite = self.pieces().all(|rows| {
             let start = self.firsts(rows.clone()).min().unwrap_or(0);
             let end = self.firsts(rows.clone()).max().unwrap_or(0) + in_row;
-            let mut own = vec![(0f32, 0f32); end - start];
+            let (mut lows, mut highs) = (vec![0f32; end - start], vec![0f32; end - start]);
             let numbers = decode(tensor, rows.start * self.length..rows.end * self.length);
             for (row, first) in numbers.chunks_exact(self.length).zip(self.firsts(rows)) {
-                let own = &mut own[first - start..][..in_row];
+                let lows = &mut lows[first - start..][..in_row];
+                let highs = &mut highs[first - start..][..in_row];
+                let own = lows.iter_mut().zip(highs);
                 match self.together {
-                    1 => own.iter_mut().zip(row).for_each(|(range, v)| {
-                        *range = (range.0.min(*v), range.1.max(*v));
+                    1 => own.zip(row).for_each(|((low, high), v)| {
+                        *low = lesser(*low, *v);
+                        *high = larger(*high, *v);
                     }),
-                    together => own.iter_mut().zip(row.chunks(together)).for_each(|(range, group)| {
-                        let low = group.iter().fold(range.0, |low, v| low.min(*v));
-                        let high = group.iter().fold(range.1, |high, v| high.max(*v));
-                        *range = (low, high);
+                    together => own.zip(row.chunks(together)).for_each(|((low, high), group)| {
+                        let (least, largest) = range(group);
+                        *low = lesser(*low, least);
+                        *high = larger(*high, largest);
                     }),
                 }
             }
             let mut all = ranges.lock().unwrap_or_else(PoisonError::into_inner);
-            for (range, (low, high)) in all[start..end].iter_mut().zip(own) {
-                *range = (range.0.min(low), range.1.max(high));
+            for (range, (low, high)) in all[start..end].iter_mut().zip(lows.into_iter().zip(highs)) {
+                *range = (lesser(range.0, low), larger(range.1, high));
             }
-            numbers.iter().all(|v| v.is_finite())
+            are_finite(&numbers)
         });
         finite.then(|| ranges.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -159,11 +163,15 @@ impl Rows {
                 }
             }
             if bits == 4 {
-                for (byte, pair) in out.iter_mut().zip(made.chunks(2)) {
-                    *byte = pair[0] & 15 | pair.get(1).map_or(0, |high| high << 4);
+                let (pairs, last) = made.as_chunks::<2>();
+                out.iter_mut()
+                    .zip(pairs)
+                    .for_each(|(byte, [low, high])| *byte = low & 15 | high << 4);
+                if let (Some(byte), [low]) = (out.get_mut(pairs.len()), last) {
+                    *byte = low & 15;
                 }
             }
-            numbers.iter().all(|v| v.is_finite())
+            are_finite(&numbers)
         });
         pieces_all(finite).then_some(out)
     }
@@ -183,8 +191,10 @@ impl Rows {
         let (low, high) = (low as f32, high as f32);
         let bits = dtype.bits() as usize;
         self.rounded(tensor, bits, scales, zeros, |v, scale, zero| {
-            let whole = ((v / scale).clamp(-BEYOND, BEYOND) + ROUNDS) - ROUNDS;
-            (whole + zero).clamp(low, high) as i32 as u8
+            let whole = (larger(lesser(v / scale, BEYOND), -BEYOND) + ROUNDS) - ROUNDS;
+            let stored = larger(lesser(whole + zero, high), low);
+            // The lowest bits of the sum are the integer's: a vector of these is one addition and one narrowing.
+            (stored + ROUNDS).to_bits() as u8
         })
     }
 
@@ -203,16 +213,48 @@ fn pieces_all(pieces: impl ParallelIterator<Item = bool>) -> bool {
     pieces.reduce(|| true, |a, b| a & b)
 }
 
+/// The lesser number; the first where one is NaN. One instruction of a vector, which `f32::min` is not.
+fn lesser(a: f32, b: f32) -> f32 {
+    if b < a { b } else { a }
+}
+
+/// The larger number; the first where one is NaN.
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The least and the largest number and 0.
+fn range(numbers: &[f32]) -> (f32, f32) {
+    const LANES: usize = 16;
+    let (whole, rest) = numbers.as_chunks::<LANES>();
+    let (mut lows, mut highs) = ([0f32; LANES], [0f32; LANES]);
+    for chunk in whole {
+        for (lane, v) in chunk.iter().enumerate() {
+            lows[lane] = lesser(lows[lane], *v);
+            highs[lane] = larger(highs[lane], *v);
+        }
+    }
+    let low = rest.iter().chain(&lows).fold(0.0, |low, v| lesser(low, *v));
+    let high = rest.iter().chain(&highs).fold(0.0, |high, v| larger(high, *v));
+    (low, high)
+}
+
+/// Says whether all numbers are finite: none has an exponent of ones alone.
+fn are_finite(numbers: &[f32]) -> bool {
+    let largest = numbers.iter().fold(0, |largest, v| largest.max(v.to_bits() << 1));
+    largest < f32::INFINITY.to_bits() << 1
+}
+
 /// Some neighbours of a tensor of f32, f16 or bf16 as f32.
 fn decode(tensor: &HostTensor, range: Range<usize>) -> Vec<f32> {
     let bytes = &tensor.bytes;
-    let halves = |to: fn([u8; 2]) -> f32| {
-        let bytes = bytes[range.start * 2..range.end * 2].as_chunks::<2>().0;
-        bytes.iter().map(|b| to(*b)).collect()
-    };
+    let halves = || bytes[range.start * 2..range.end * 2].as_chunks::<2>().0.iter();
     match tensor.dtype {
-        DType::F16 => halves(|b| f16::from_le_bytes(b).to_f32()),
-        DType::BF16 => halves(|b| bf16::from_le_bytes(b).to_f32()),
+        DType::F16 => {
+            let halves: Vec<f16> = halves().map(|b| f16::from_le_bytes(*b)).collect();
+            halves.to_f32_vec()
+        }
+        DType::BF16 => halves().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
         _ => {
             let bytes = bytes[range.start * 4..range.end * 4].as_chunks::<4>().0;
             bytes.iter().map(|b| f32::from_le_bytes(*b)).collect()

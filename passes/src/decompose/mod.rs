@@ -45,9 +45,7 @@ pub const PASS: Pass = Pass {
                     recurrent::in_f32(&mut builder, layer, &operands)?
                 }
                 // A group is a row, which one kernel normalises.
-                Composite::GroupNorm { groups, epsilon }
-                    if keep.layer_norm && rows_serve(composite, graph, node, context.target) =>
-                {
+                Composite::GroupNorm { groups, epsilon } if keep.layer_norm => {
                     norms::group_norm_by_rows(&mut builder, &operands, *groups, epsilon.as_f64())?
                 }
                 _ => expand(&mut builder, composite, &operands, keep)?,
@@ -73,17 +71,11 @@ fn rows_serve(composite: &Composite, graph: &Graph, node: &Node, target: &Target
             let length = rest.remove(*axis);
             (count(&rest), length)
         }
-        Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. } => {
+        Composite::RmsNorm { axis, .. } => {
             let (rows, row) = ty.shape.split_at(*axis);
             (count(rows), count(row))
         }
-        Composite::GroupNorm { groups, .. } => {
-            let groups = Dim::from(*groups);
-            (
-                ty.shape[0].clone() * groups.clone(),
-                count(&ty.shape[1..]).floor_div(&groups),
-            )
-        }
+        // Of these, `few_rows` decides when it is known how they lie in memory.
         _ => return true,
     };
     alone::one_kernel_serves(target, rows.hint(graph.symbols()), length.as_const(), ty.dtype)

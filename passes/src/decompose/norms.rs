@@ -22,7 +22,7 @@ fn normalise(b: &mut Builder<'_>, x: Value, axes: Vec<usize>, epsilon: f64) -> A
 }
 
 /// `y · scale + bias`, both operands optional.
-fn affine(b: &mut Builder<'_>, y: Value, scale: Option<Value>, bias: Option<Value>) -> Answer {
+pub(crate) fn affine(b: &mut Builder<'_>, y: Value, scale: Option<Value>, bias: Option<Value>) -> Answer {
     let dtype = b.ty(y).dtype;
     let mut y = y;
     if let Some(scale) = scale {

@@ -41,13 +41,27 @@ pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     let strides: Vec<usize> = perm.iter().map(|p| strides[*p]).collect();
     let bytes = match t.dtype.bits() {
         4 => {
-            let each: Vec<u8> = t.bytes.iter().flat_map(|pair| [pair & 15, pair >> 4]).collect();
+            let mut each = zeros(t.bytes.len() * 2)?;
+            let pairs = each.par_chunks_mut(PIECE * 2).zip(t.bytes.par_chunks(PIECE));
+            pairs.for_each(|(each, bytes)| {
+                let (each, _) = each.as_chunks_mut::<2>();
+                each.iter_mut()
+                    .zip(bytes)
+                    .for_each(|(to, pair)| *to = [pair & 15, pair >> 4]);
+            });
             let moved = permute_elements::<1>(&each, &shape, &strides)?;
-            // The last byte of an odd number of elements is half used.
-            moved
-                .chunks(2)
-                .map(|pair| pair[0] | pair.get(1).copied().unwrap_or(0) << 4)
-                .collect()
+            let mut packed = zeros(t.bytes.len())?;
+            let pieces = packed.par_chunks_mut(PIECE).zip(moved.par_chunks(PIECE * 2));
+            pieces.for_each(|(packed, moved)| {
+                let (pairs, last) = moved.as_chunks::<2>();
+                let to = packed.iter_mut().zip(pairs);
+                to.for_each(|(to, [low, high])| *to = low | high << 4);
+                // The last byte of an odd number of elements is half used.
+                if let (Some(to), [low]) = (packed.get_mut(pairs.len()), last) {
+                    *to = *low;
+                }
+            });
+            packed
         }
         8 => permute_elements::<1>(&t.bytes, &shape, &strides)?,
         16 => permute_elements::<2>(&t.bytes, &shape, &strides)?,
@@ -58,45 +72,92 @@ pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     tensor(t.dtype, shape, bytes)
 }
 
+/// Merges each axis with its left neighbour where the two are one axis of the source too, and leaves out axes of size 1.
+fn merged(shape: &[usize], strides: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    let mut axes: Vec<(usize, usize)> = Vec::with_capacity(shape.len());
+    for (&size, &stride) in shape.iter().zip(strides).filter(|(size, _)| **size != 1) {
+        match axes.last_mut() {
+            Some((before, outer)) if *outer == stride * size => (*before, *outer) = (*before * size, stride),
+            _ => axes.push((size, stride)),
+        }
+    }
+    axes.into_iter().unzip()
+}
+
+/// Copies elements of `W` bytes into an order in which the axes of `shape` have these strides in the source.
 fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[usize]) -> Option<Vec<u8>> {
     let source = bytes.as_chunks::<W>().0;
     let total: usize = shape.iter().product();
     let mut out = zeros(total * W)?;
+    if total == 0 {
+        return Some(out);
+    }
+    let (shape, strides) = merged(shape, strides);
     let Some((&inner, outer)) = shape.split_last() else {
         out.copy_from_slice(bytes);
         return Some(out);
     };
-    if total == 0 {
+    let step = strides[outer.len()];
+    if let Some((&rows, planes)) = outer.split_last()
+        && strides[planes.len()] == 1
+    {
+        out.par_chunks_mut(rows * inner * W)
+            .enumerate()
+            .for_each(|(plane, out)| {
+                let from = &source[position(plane, planes, &strides)..];
+                transposed::<W>(from, step, out, inner);
+            });
         return Some(out);
     }
-    let step = strides[outer.len()];
     let rows_each = (PIECE / inner).max(1);
     out.par_chunks_mut(rows_each * inner * W)
         .enumerate()
         .for_each(|(piece, out)| {
             let out = out.as_chunks_mut::<W>().0;
-            // The position of the first row of this piece, then counted on.
-            let mut index = vec![0usize; outer.len()];
-            let mut rest = piece * rows_each;
-            for (i, size) in outer.iter().enumerate().rev() {
-                index[i] = rest % size;
-                rest /= size;
-            }
-            for row in out.chunks_exact_mut(inner) {
-                let start: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
-                for (to, from) in row.iter_mut().zip(source[start..].iter().step_by(step)) {
+            for (row, out) in out.chunks_exact_mut(inner).enumerate() {
+                let start = position(piece * rows_each + row, outer, &strides);
+                for (to, from) in out.iter_mut().zip(source[start..].iter().step_by(step)) {
                     *to = *from;
-                }
-                for (i, size) in outer.iter().enumerate().rev() {
-                    index[i] += 1;
-                    if index[i] < *size {
-                        break;
-                    }
-                    index[i] = 0;
                 }
             }
         });
     Some(out)
+}
+
+/// Returns where in the source an index into these axes, the last of which counts fastest, is.
+fn position(index: usize, axes: &[usize], strides: &[usize]) -> usize {
+    let mut rest = index;
+    let mut at = 0;
+    for (size, stride) in axes.iter().zip(strides).rev() {
+        at += rest % size * stride;
+        rest /= size;
+    }
+    at
+}
+
+/// Transposes a matrix with rows of `columns` elements in the result, which are `step` apart in the source, tile by tile: both sides
+/// are then read and written by whole cache lines, each once.
+fn transposed<const W: usize>(source: &[[u8; W]], step: usize, out: &mut [u8], columns: usize) {
+    let tile = (64 / W).max(16);
+    out.par_chunks_mut(tile * columns * W)
+        .enumerate()
+        .for_each(|(strip, out)| {
+            let out = out.as_chunks_mut::<W>().0;
+            let rows = out.len() / columns;
+            let mut held = vec![[0u8; W]; tile * tile];
+            for first in (0..columns).step_by(tile) {
+                let wide = tile.min(columns - first);
+                for (column, held) in held.chunks_exact_mut(tile).take(wide).enumerate() {
+                    let from = &source[(first + column) * step + strip * tile..];
+                    held[..rows].copy_from_slice(&from[..rows]);
+                }
+                for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+                    for (to, held) in out[first..][..wide].iter_mut().zip(held.chunks_exact(tile)) {
+                        *to = held[row];
+                    }
+                }
+            }
+        });
 }
 
 /// Joins along an axis; `None` for 4-bit types or parts that do not fit.
@@ -356,6 +417,49 @@ mod tests {
         let y = permute(&x, &[2, 0, 1]).unwrap();
         assert_eq!(y.shape, [2, 2, 3]);
         assert_eq!(y.to_f32(), [0., 2., 4., 6., 8., 10., 1., 3., 5., 7., 9., 11.]);
+    }
+
+    #[test]
+    fn permutes_any_axes_of_any_width() {
+        let orders: [&[usize]; 8] = [
+            &[1, 0, 2, 3],
+            &[0, 2, 3, 1],
+            &[3, 2, 1, 0],
+            &[2, 3, 0, 1],
+            &[0, 1, 3, 2],
+            &[3, 0, 1, 2],
+            &[1, 2, 3, 0],
+            &[0, 3, 2, 1],
+        ];
+        for shape in [
+            [2usize, 67, 5, 70],
+            [65, 1, 130, 3],
+            [1, 64, 64, 1],
+            [3, 0, 2, 5],
+            [130, 17, 1, 1],
+        ] {
+            let elements = shape.iter().product::<usize>();
+            let mut strides = [1usize; 4];
+            for axis in (1..4).rev() {
+                strides[axis - 1] = strides[axis] * shape[axis];
+            }
+            for (dtype, modulus) in [
+                (DType::I8, 127),
+                (DType::I16, 30011),
+                (DType::I32, 1 << 30),
+                (DType::I64, 1 << 40),
+            ] {
+                let values: Vec<i64> = (0..elements as i64).map(|i| i * 7919 % modulus).collect();
+                let x = HostTensor::from_i64(dtype, shape, &values).unwrap();
+                for order in orders {
+                    let moved: Vec<usize> = order.iter().map(|axis| shape[*axis]).collect();
+                    let from: Vec<usize> = order.iter().map(|axis| strides[*axis]).collect();
+                    let expected: Vec<i64> = (0..elements).map(|i| values[position(i, &moved, &from)]).collect();
+                    let expected = HostTensor::from_i64(dtype, moved, &expected).unwrap();
+                    assert_eq!(permute(&x, order).unwrap(), expected, "{dtype} {shape:?} {order:?}");
+                }
+            }
+        }
     }
 
     #[test]

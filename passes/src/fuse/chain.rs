@@ -7,7 +7,7 @@ use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
 use super::classify::{OperandNeed, Role, is_free, is_invertible_view, operand_need, takes_epilogue};
-use super::{Barrier, Fuser, Home};
+use super::{Barrier, Draft, Fuser, Home};
 use crate::lower::views::is_strided;
 use crate::pairs;
 
@@ -39,7 +39,44 @@ impl Fuser<'_> {
                 self.barrier[id.index()] = Some(Barrier::NoEpilogue);
             }
             self.extend_stretch(draft);
+            self.leave_widened(draft);
         }
+    }
+
+    /// Gives back a last node that only widens many numbers: those who read it widen what is stored, which is fewer bytes both ways.
+    fn leave_widened(&mut self, draft: usize) {
+        let [.., last] = self.drafts[draft].chain[..] else {
+            return;
+        };
+        let is_read_anyhow = |(user, position): &(NodeId, u32)| {
+            self.home[user.index()] == Home::Nowhere
+                && matches!(self.op(*user), Op::Elementwise(_) | Op::View(_) | Op::Reduce { .. })
+                && self.need(*user, *position as usize) == OperandNeed::Any
+        };
+        let is_left = self.drafts[draft].chain.len() > 1
+            && !self.is_output[last.index()]
+            && self.widens_many(last)
+            && self.users[last].iter().all(is_read_anyhow);
+        if is_left {
+            self.drafts[draft].chain.pop();
+            self.drafts[draft].size -= 1;
+            self.home[last.index()] = Home::Nowhere;
+            self.regions[last.index()].clear();
+        }
+    }
+
+    /// Takes a node that was given back into the draft again, because its readers cannot compute it. Says whether it was one.
+    pub(super) fn take_widened(&mut self, id: NodeId) -> bool {
+        let operand = self.graph.node(id).operands.first().map(|v| v.node);
+        let Some((operand, draft)) = operand.and_then(|node| Some((node, self.draft_of(node)?))) else {
+            return false;
+        };
+        let Draft { chain, kind, .. } = &self.drafts[draft];
+        let is_one = takes_epilogue(*kind) && chain.last() == Some(&operand) && self.widens_many(id);
+        if is_one {
+            self.take(draft, &[id]);
+        }
+        is_one
     }
 
     /// Takes what follows the anchor into its draft, node by node.

@@ -20,7 +20,7 @@ const SLIGHT: i64 = 1 << 15;
 /// Elements from which what is stored and read again goes to memory and back.
 const MANY: i64 = 1 << 20;
 /// How often readers may compute an element again that is made of narrower ones.
-const READINGS: i64 = 4;
+const READINGS: i64 = 6;
 /// Elementwise nodes that may follow the cast from narrower numbers.
 const WIDENED: usize = 3;
 /// How many times fewer elements than the result has what such a node reads beside.
@@ -53,7 +53,9 @@ impl Fuser<'_> {
                 Err(barrier) => {
                     paths[id.index()].clear();
                     self.barrier[id.index()] = Some(barrier);
-                    self.new_draft(RegionKind::Pointwise, id);
+                    if !self.take_widened(id) {
+                        self.new_draft(RegionKind::Pointwise, id);
+                    }
                 }
             }
         }
@@ -286,6 +288,16 @@ impl Fuser<'_> {
             && self.is_of_narrower(Value::from(id), elements, WIDENED)
     }
 
+    /// Says whether a node is a cast that makes so many numbers wider that they go to memory and back.
+    pub(super) fn widens_many(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let Op::Elementwise(Elementwise::Cast(to)) = node.op else {
+            return false;
+        };
+        let from = self.graph.ty(node.operands[0]).dtype;
+        self.target.is_gpu() && from.is_float() && from.bits() < to.bits() && self.elements(id) >= MANY
+    }
+
     /// Says whether a value is a few instructions on one tensor of as many but narrower numbers, and on tensors that are much smaller.
     fn is_of_narrower(&self, value: Value, elements: i64, depth: usize) -> bool {
         let node = self.graph.node(value.node);
@@ -324,10 +336,15 @@ impl Fuser<'_> {
         self.evaluations_of(id) >= REPEAT_LIMIT * self.elements(id).max(1)
     }
 
-    /// How often elements of a node are computed by its readers.
+    /// How often elements of a node are computed by its readers. One that has it twice, as a square has, computes it once.
     fn evaluations_of(&self, id: NodeId) -> i64 {
-        let readers = self.users[id].iter();
+        let readers = &self.users[id];
+        let is_again = |at: usize| readers[..at].iter().any(|(user, _)| *user == readers[at].0);
         readers
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !is_again(*at))
+            .map(|(_, reader)| reader)
             .map(|(user, position)| self.evaluations_by(*user, *position as usize))
             .fold(0, i64::saturating_add)
     }

@@ -80,6 +80,22 @@ fn rows(arch: &str) {
     if let Some(count) = kernels(arch, DType::F32, &[1, 4, 400, 320], &group(4, 1)) {
         assert!(count > 3, "{arch}: {count}");
     }
+    // Channels lie last: the sums, two launches that merge parts, and the results.
+    for (dtype, dims, groups, split) in [
+        (DType::F16, [2, 45, 61, 48], 16, true),
+        (DType::F32, [1, 96, 80, 40], 40, true),
+        (DType::F16, [1, 70, 90, 64], 1, true),
+        (DType::F16, [3, 5, 7, 12], 4, false),
+    ] {
+        let [n, h, w, c] = dims;
+        let body = format!(
+            "  g = constant random(seed=1) : {dtype}[{c}]\n  t = transpose x {{perm=[0, 3, 1, 2]}}\n  \
+             n = group_norm t, g, g {{groups={groups}, epsilon=1e-5}}\n  s = silu n\n  y = transpose s {{perm=[0, 2, 3, 1]}}\n"
+        );
+        if let Some(count) = kernels(arch, dtype, &[n, h, w, c], &body) {
+            assert_eq!(count, if split { 4 } else { 1 }, "{arch}: {dims:?}");
+        }
+    }
     for body in [
         "  y = softmax x {axis=1}\n",
         "  y = log_softmax x {axis=1}\n",
