@@ -127,7 +127,7 @@ fn every_function_and_constant_is_declared_as_it_is() {
 #[test]
 fn the_header_is_as_cbindgen_makes_it() {
     if Command::new("cbindgen").arg("--version").output().is_err() {
-        println!("skipped: cbindgen is not installed");
+        println!("skipped: optional: cbindgen is not installed");
         return;
     }
     let made: PathBuf = tempfile::tempdir().expect("a folder").keep().join("graphc.h");

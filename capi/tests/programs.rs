@@ -67,7 +67,7 @@ fn is_there(program: &str) -> bool {
 /// Compiles a program of this crate, as strictly as C11 has it.
 fn compile(source: &str, out: &Path, more: &[&str]) -> bool {
     if !is_there("cc") {
-        println!("skipped: there is no C compiler");
+        println!("skipped: optional: there is no C compiler");
         return false;
     }
     let libraries = libraries();
@@ -150,7 +150,7 @@ fn the_example_runs_with_the_library_inside() {
     let place = tempfile::tempdir().expect("a folder");
     let program = place.path().join("classify");
     if !is_there("cc") {
-        println!("skipped: there is no C compiler");
+        println!("skipped: optional: there is no C compiler");
         return;
     }
     succeeds(
@@ -168,7 +168,7 @@ fn the_example_runs_with_the_library_inside() {
 #[test]
 fn the_header_is_for_cpp_too() {
     if !is_there("g++") {
-        println!("skipped: there is no C++ compiler");
+        println!("skipped: optional: there is no C++ compiler");
         return;
     }
     let place = tempfile::tempdir().expect("a folder");
@@ -195,7 +195,7 @@ fn the_header_is_for_cpp_too() {
 #[test]
 fn pkg_config_names_the_library() {
     if !is_there("pkg-config") {
-        println!("skipped: pkg-config is not installed");
+        println!("skipped: optional: pkg-config is not installed");
         return;
     }
     let place = tempfile::tempdir().expect("a folder");
@@ -395,7 +395,7 @@ fn every_call_under_address_sanitizer() {
         .output()
         .is_ok_and(|output| output.status.success());
     if !works {
-        println!("skipped: the C compiler has no AddressSanitizer");
+        println!("skipped: optional: the C compiler has no AddressSanitizer");
         return;
     }
     if let Some(every) = Every::new(&["-fsanitize=address", "-fno-omit-frame-pointer"]) {
@@ -406,7 +406,7 @@ fn every_call_under_address_sanitizer() {
 #[test]
 fn every_call_under_valgrind() {
     if !is_there("valgrind") {
-        println!("skipped: valgrind is not installed");
+        println!("skipped: optional: valgrind is not installed");
         return;
     }
     if let Some(every) = Every::new(&[]) {

@@ -101,7 +101,7 @@ fn run(script: &str) {
     let python = match python() {
         Ok(python) => python,
         Err(why) => {
-            println!("skipped: no Python with onnxruntime: {why}");
+            println!("skipped: optional: no Python with onnxruntime: {why}");
             return;
         }
     };

@@ -76,7 +76,7 @@ fn package(place: &Path) {
 fn pytest_passes() {
     let Some(mut paths) = packages() else {
         println!(
-            "skipped: no python3 of 3.10 or later with {}, and pip does not get them",
+            "skipped: optional: no python3 of 3.10 or later with {}, and pip does not get them",
             PACKAGES.join(", ")
         );
         return;
@@ -108,7 +108,7 @@ fn pytest_passes() {
         String::from_utf8_lossy(&output.stderr)
     );
     for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
-        println!("skipped: {line}");
+        println!("skipped: optional: {line}");
     }
 }
 
