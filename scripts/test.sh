@@ -9,7 +9,8 @@
 # Tests of ROCm's own libraries on the emulated GPU are skipped unless they are set up, which is not done here (1 GB to fetch):
 #   LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs      (GRAPHC_ROCM_LIBS names another place)
 # Those that run on an NVIDIA GPU are skipped where there is none.
-#   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI), but for those that want an NVIDIA GPU
+#   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI), but for those that want an NVIDIA GPU, or a tool or Python package that
+#                           nothing of graphc needs (`skipped: optional: ...`)
 #
 # Uses cargo-nextest when it is installed, cargo test otherwise; doc tests in both cases.
 set -uo pipefail
@@ -77,7 +78,7 @@ if [ "$skipped" != 0 ]; then
   echo
   echo "test.sh: $skipped tests were skipped, for these reasons:"
   grep -oE '(^ *|\.\.\. )skipped: .*' "$log" | sed -E 's/^.*skipped: /  /' | sort | uniq -c | sort -rn | head -20
-  wanted=$(grep -E '(^ *|\.\.\. )skipped: ' "$log" | grep -vc 'skipped: no NVIDIA GPU')
+  wanted=$(grep -E '(^ *|\.\.\. )skipped: ' "$log" | grep -vcE 'skipped: (no NVIDIA GPU|optional: )')
   if [ "${GRAPHC_REQUIRE_ROCM:-0}" = 1 ] && [ "$wanted" != 0 ]; then
     echo "test.sh: GRAPHC_REQUIRE_ROCM=1 and tests were skipped" >&2
     [ "$status" != 0 ] || status=1

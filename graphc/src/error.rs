@@ -112,6 +112,33 @@ pub enum Error {
     Mismatch(String),
 }
 
+/// Whose matter an error is, for doors that have their own types of errors: status codes in C, exceptions in Python.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ErrorKind {
+    /// An option, or options together, make no sense.
+    Option,
+    /// A file cannot be read or written.
+    File,
+    /// A model, an artifact or another file is damaged, or asks for what graphc does not have.
+    Model,
+    /// Inputs of a run are not the model's, or a condition of the model does not hold for them.
+    Input,
+    /// A device, a library, a compiler, or the code for a target is not there.
+    NotAvailable,
+    /// There is too little memory.
+    Memory,
+    /// A device was waited for longer than was allowed.
+    Timeout,
+    /// A device failed, or went away.
+    Device,
+    /// It is meant to work some day, and does not yet.
+    Unsupported,
+    /// Results are not what was expected.
+    Mismatch,
+    /// A bug of graphc.
+    Internal,
+}
+
 impl From<ir::graph::eval::EvalError> for Error {
     fn from(error: ir::graph::eval::EvalError) -> Error {
         Error::Eval(Box::new(error))
@@ -167,6 +194,61 @@ impl Error {
             Error::Emulate(EmulateError::Sizes(_) | EmulateError::Condition(_)) => true,
             Error::Emulate(EmulateError::Bind(error)) => of_shapes(error),
             _ => false,
+        }
+    }
+
+    /// Says whose matter the error is.
+    pub fn kind(&self) -> ErrorKind {
+        use frontend::onnx::{ImportError, ReadProblem};
+        use passes::stream::StreamError;
+        use passes::{LowerError, PassFault};
+        use runtime::compile::CompileError;
+        let of_compile = |error: &CompileError| match error {
+            CompileError::NotAvailable { .. } => ErrorKind::NotAvailable,
+            _ => ErrorKind::Internal,
+        };
+        let of_import = |error: &ImportError| match error {
+            ImportError::Read(error) if matches!(*error.problem, ReadProblem::Open(_)) => ErrorKind::File,
+            ImportError::UnknownSize { .. } | ImportError::SizeOption { .. } | ImportError::UnknownInput { .. } => {
+                ErrorKind::Option
+            }
+            _ => ErrorKind::Model,
+        };
+        match self {
+            Error::Io { .. } | Error::Truncated(_) => ErrorKind::File,
+            Error::Config(_) | Error::Target(_) | Error::Shard(_) | Error::Stream(StreamError::TooSmall { .. }) => {
+                ErrorKind::Option
+            }
+            Error::Import(error) | Error::Model { error, .. } => of_import(error),
+            Error::Parse { .. }
+            | Error::Tuning(_)
+            | Error::Tensor(_)
+            | Error::Nn(_)
+            | Error::Verify { .. }
+            | Error::Artifact { .. }
+            | Error::Arrays { .. }
+            | Error::Edit { .. } => ErrorKind::Model,
+            Error::NoVariant { .. } => ErrorKind::NotAvailable,
+            Error::Bind(_) | Error::Size(_) => ErrorKind::Input,
+            Error::Mismatch(_) => ErrorKind::Mismatch,
+            Error::Compile(error) => of_compile(error),
+            Error::Kernels(all) if all.iter().all(|e| of_compile(e) == ErrorKind::NotAvailable) => {
+                ErrorKind::NotAvailable
+            }
+            Error::Runtime(error) => of_runtime(error, of_compile),
+            Error::Pass(error) => match error.fault {
+                PassFault::Unsupported { .. } => ErrorKind::Unsupported,
+                PassFault::Model(_) | PassFault::Precision(_) => ErrorKind::Option,
+                PassFault::Infer { .. } | PassFault::Verify(_) => ErrorKind::Internal,
+            },
+            Error::Lower(LowerError::Unsupported { .. }) => ErrorKind::Unsupported,
+            Error::Lower(LowerError::Sizes(_)) => ErrorKind::Option,
+            Error::Eval(error) if error.is_memory() => ErrorKind::Memory,
+            // By what the command line makes of them.
+            error => match error.exit_code() {
+                2 => ErrorKind::Model,
+                _ => ErrorKind::Internal,
+            },
         }
     }
 
@@ -234,6 +316,36 @@ impl Error {
             | Error::Runtime(_)
             | Error::Mismatch(_) => 1,
         }
+    }
+}
+
+/// The kind of an error of loading or running.
+fn of_runtime(
+    error: &runtime::RuntimeError,
+    of_compile: impl Fn(&runtime::compile::CompileError) -> ErrorKind,
+) -> ErrorKind {
+    use runtime::RuntimeError;
+    match error {
+        RuntimeError::NotAvailable { .. } | RuntimeError::MiopenDatabase { .. } => ErrorKind::NotAvailable,
+        RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. } | RuntimeError::RanksEnded { .. } => {
+            ErrorKind::Device
+        }
+        RuntimeError::TimedOut { .. } => ErrorKind::Timeout,
+        RuntimeError::Rank { error, .. } | RuntimeError::Stage { error, .. } => of_runtime(error, of_compile),
+        RuntimeError::OutOfDeviceMemory(_)
+        | RuntimeError::OutOfPinnedMemory { .. }
+        | RuntimeError::OutOfMemory { .. }
+        | RuntimeError::NoMemory { .. } => ErrorKind::Memory,
+        RuntimeError::Compile(error) => of_compile(error),
+        RuntimeError::Truncated(_) => ErrorKind::File,
+        RuntimeError::Input { .. }
+        | RuntimeError::Condition(_)
+        | RuntimeError::Sizes(_)
+        | RuntimeError::TooSmall { .. }
+        | RuntimeError::TooLarge(_)
+        | RuntimeError::Size(_) => ErrorKind::Input,
+        RuntimeError::Unsupported { .. } => ErrorKind::Unsupported,
+        RuntimeError::Program(_) => ErrorKind::Internal,
     }
 }
 

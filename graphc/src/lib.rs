@@ -26,9 +26,10 @@ pub mod prelude;
 pub mod quantize;
 pub mod random;
 pub mod session;
+mod texts;
 pub mod tune;
 
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use session::{Session, SessionOptions, cpu_device, jit};
 
 pub use {codegen_cpu, codegen_hip, emu, frontend, ir, passes, runtime};

@@ -35,6 +35,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
 use runtime::gpu::{GpuSearch, Vendor};
 use runtime::{LoadOptions, MOST_THREADS, MiopenFind, MiopenOptions};
@@ -214,6 +215,17 @@ impl Settings {
         Ok(Settings {
             unknown: unknown(names),
             ..Settings::read(|name| std::env::var_os(name))?
+        })
+    }
+
+    /// As [`Settings::from_env`], where variables of the table above have these values instead of the environment's.
+    ///
+    /// # Errors
+    /// As [`Settings::from_env`].
+    pub fn from_env_with(values: &IndexMap<&'static str, OsString>) -> Result<Settings, crate::Error> {
+        Ok(Settings {
+            unknown: unknown(std::env::vars_os().map(|(name, _)| name)),
+            ..Settings::read(|name| values.get(name).cloned().or_else(|| std::env::var_os(name)))?
         })
     }
 

@@ -3,6 +3,7 @@
 //! A device turns one variant of a program into a [`Loaded`] program: everything slow happens there. Running then takes
 //! sizes, input bytes and output memory, and knows no names: [`crate::executable::Executable`] has checked them.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use ir::dim::Bindings;
 use ir::library::Algorithm;
 use ir::plan::{Plan, StepId};
-use ir::{HostTensor, Program, Target};
+use ir::{DType, HostTensor, Program, Target};
 
 use crate::error::RuntimeError;
 use crate::gpu::Priority;
@@ -139,6 +140,26 @@ pub trait Loaded: Send + Sync {
     /// # Errors
     /// Memory that is not there, or what the device reports.
     fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError>;
+
+    /// Makes a tensor of memory of the device that something else owns; see [`crate::gpu::GpuDevice::borrow`].
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// A device that takes no such memory: the CPU, whose memory a tensor of the host borrows, and several devices.
+    unsafe fn borrow(
+        &self,
+        _address: u64,
+        _dtype: DType,
+        _shape: Vec<usize>,
+        _owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<DeviceTensor, RuntimeError> {
+        Err(RuntimeError::Unsupported {
+            what: "memory of a device that something else owns".into(),
+            at: "a device that is no single GPU".into(),
+        })
+    }
 
     /// The host's time of a run's launches alone, in a loop of nothing else: what is left when all that is not the driver's is
     /// taken away. The median of `turns`, each waited for. None where there are no launches: on the CPU, on several devices.

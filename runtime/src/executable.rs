@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use ir::dim::{Bindings, hints};
 use ir::graph::{BindError, bind_shapes};
 use ir::library::Algorithm;
-use ir::plan::{Plan, StepId};
+use ir::plan::{Plan, Port, StepId};
 use ir::{HostTensor, Program, Storage, TensorType};
 use smallvec::SmallVec;
 
@@ -22,6 +22,22 @@ use crate::tensor::{DeviceTensor, Given, Wanted, Where};
 const ASKED_FOR: usize = 256 << 20;
 /// Sets of shapes whose sizes are remembered.
 const BOUND_SHAPES: usize = 8;
+
+/// An input that is bytes of the caller's: its type, its shape, and how many bytes there are.
+#[derive(Clone, Copy, Debug)]
+pub struct InputBytes<'a> {
+    pub dtype: ir::DType,
+    pub shape: &'a [usize],
+    pub bytes: usize,
+}
+
+impl<'a> InputBytes<'a> {
+    fn of(given: &'a Given) -> InputBytes<'a> {
+        let (dtype, shape) = given.ty();
+        let bytes = given.bytes();
+        InputBytes { dtype, shape, bytes }
+    }
+}
 
 /// A program ready to run. Several threads may run it at once.
 pub struct Executable {
@@ -159,11 +175,25 @@ impl Executable {
 
     /// The sizes that inputs in the order of the ports imply.
     fn bind_ports(&self, inputs: &[Given]) -> Result<Arc<Bindings>, RuntimeError> {
-        for (port, given) in self.plan().inputs.iter().zip(inputs) {
-            self.check_input(&port.name, &port.ty, given.ty(), given.bytes())?;
+        let described: SmallVec<[InputBytes<'_>; 8]> = inputs.iter().map(InputBytes::of).collect();
+        self.bind_bytes(&described)
+    }
+
+    /// Checks inputs in the order of the plan's ports and returns the sizes that they imply. Those of the last sets of shapes are
+    /// remembered.
+    ///
+    /// # Errors
+    /// As [`Executable::bind`].
+    pub fn bind_bytes(&self, inputs: &[InputBytes<'_>]) -> Result<Arc<Bindings>, RuntimeError> {
+        let ports = &self.plan().inputs;
+        if let Some(missing) = ports.get(inputs.len()) {
+            return Err(self.wrong(InputError::Missing(missing.name.clone())));
+        }
+        for (port, input) in ports.iter().zip(inputs) {
+            self.check_input(&port.name, &port.ty, (input.dtype, input.shape), input.bytes)?;
         }
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |shapes: &[Vec<usize>]| shapes.iter().zip(inputs).all(|(shape, given)| shape == given.ty().1);
+        let same = |shapes: &[Vec<usize>]| shapes.iter().zip(inputs).all(|(shape, input)| shape == input.shape);
         if let Some(at) = bound.iter().rposition(|(shapes, _)| same(shapes)) {
             bound[at..].rotate_left(1);
             if let Some((_, bindings)) = bound.last() {
@@ -171,21 +201,63 @@ impl Executable {
             }
         }
         drop(bound);
-        let shapes: IndexMap<&str, &[usize]> = self
-            .plan()
-            .inputs
+        let shapes: IndexMap<&str, &[usize]> = ports
             .iter()
             .zip(inputs)
-            .map(|(port, given)| (port.name.as_str(), given.ty().1))
+            .map(|(port, input)| (port.name.as_str(), input.shape))
             .collect();
         let bindings = Arc::new(self.bind_shapes(&shapes)?);
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if bound.len() >= BOUND_SHAPES {
             bound.remove(0);
         }
-        let shapes = inputs.iter().map(|given| given.ty().1.to_vec()).collect();
+        let shapes = inputs.iter().map(|input| input.shape.to_vec()).collect();
         bound.push((shapes, bindings.clone()));
         Ok(bindings)
+    }
+
+    /// Runs once on bytes, into the caller's memory: inputs and results in the order of the plan's ports, with the sizes that the ports
+    /// have at `bindings` ([`Executable::bind_bytes`]). The CPU copies nothing that begins at a multiple of its elements' size.
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; after an error the results' bytes are undefined.
+    pub fn run_bytes(
+        &self,
+        bindings: &Bindings,
+        inputs: &[&[u8]],
+        results: &mut [&mut [u8]],
+    ) -> Result<(), RuntimeError> {
+        let plan = self.plan();
+        let mut conditions: SmallVec<[Vec<u8>; 4]> = SmallVec::new();
+        for port in plan.conditions() {
+            let asked = usize::try_from(port.ty.bytes().eval(bindings)?).unwrap_or(0);
+            conditions.push(vec![0; asked]);
+        }
+        // Kernels write whole elements.
+        let mut moved: SmallVec<[(usize, OutputBuffer); 1]> = SmallVec::new();
+        for (index, (port, bytes)) in plan.results().iter().zip(results.iter()).enumerate() {
+            let unit = (port.ty.dtype.bits() as usize / 8).max(1);
+            if !(bytes.as_ptr() as usize).is_multiple_of(unit) {
+                moved.push((index, OutputBuffer::of(port, Vec::new(), bytes.len())?));
+            }
+        }
+        let mut apart = moved.iter_mut().peekable();
+        let mut room: SmallVec<[&mut [u8]; 8]> = SmallVec::new();
+        for (index, bytes) in results.iter_mut().enumerate() {
+            match apart.next_if(|(moved, _)| *moved == index) {
+                Some((_, buffer)) => room.push(buffer.as_mut()),
+                None => room.push(bytes),
+            }
+        }
+        room.extend(conditions.iter_mut().map(Vec::as_mut_slice));
+        self.loaded.run(bindings, inputs, &mut room, None)?;
+        check_files(&self.program, inputs)?;
+        check_conditions(plan, &room)?;
+        drop(room);
+        for (index, buffer) in &moved {
+            results[*index].copy_from_slice(buffer.as_ref());
+        }
+        Ok(())
     }
 
     /// Copies a tensor to the device that the program is on.
@@ -194,6 +266,24 @@ impl Executable {
     /// Memory that is not there, or what the device reports.
     pub fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError> {
         self.loaded.upload(tensor)
+    }
+
+    /// Makes a tensor of memory of the device that something else owns; see [`crate::gpu::GpuDevice::borrow`].
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device is no single GPU.
+    pub unsafe fn borrow(
+        &self,
+        address: u64,
+        dtype: ir::DType,
+        shape: impl Into<Vec<usize>>,
+        owner: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Result<DeviceTensor, RuntimeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.loaded.borrow(address, dtype, shape.into(), owner) }
     }
 
     pub(crate) fn wrong(&self, error: InputError) -> RuntimeError {
@@ -279,13 +369,7 @@ impl Executable {
                     .map(|d| usize::try_from(d).unwrap_or(0))
                     .collect::<Vec<_>>();
                 let asked = usize::try_from(port.ty.bytes().eval(bindings)?).unwrap_or(0);
-                let bytes = AlignedBuf::try_new(asked).ok_or_else(|| RuntimeError::no_memory(asked))?;
-                Ok(OutputBuffer {
-                    name: port.name.clone(),
-                    dtype: port.ty.dtype,
-                    shape,
-                    bytes,
-                })
+                OutputBuffer::of(port, shape, asked)
             })
             .collect()
     }
@@ -401,6 +485,15 @@ pub struct OutputBuffer {
 }
 
 impl OutputBuffer {
+    fn of(port: &Port, shape: Vec<usize>, asked: usize) -> Result<OutputBuffer, RuntimeError> {
+        Ok(OutputBuffer {
+            name: port.name.clone(),
+            dtype: port.ty.dtype,
+            shape,
+            bytes: AlignedBuf::try_new(asked).ok_or_else(|| RuntimeError::no_memory(asked))?,
+        })
+    }
+
     /// Hands the bytes over as a tensor, without copying.
     pub fn into_tensor(self) -> HostTensor {
         HostTensor {

@@ -20,7 +20,7 @@ pub mod tensor;
 
 pub use device::{Device, LoadOptions, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, StepTime};
 pub use error::{InputError, OutOfDeviceMemory, Planned, RuntimeError};
-pub use executable::{Executable, OutputBuffer};
+pub use executable::{Executable, InputBytes, OutputBuffer};
 pub use miopen::{MiopenFind, MiopenOptions, UnknownFind};
 pub use pending::{Pending, Values};
 pub use profile::{Profile, ProfileOptions};

@@ -237,7 +237,11 @@ fn floats_that_are_no_long_unsigned_numbers_fail_the_run() {
     let one = |x: f32| run(&graph, &tensors([("x", floats(&[2], &[x, 3.0]))]));
     for (x, whole) in [(0.0, 0), (7.9, 7), (-0.5, 0), (9e18, 9_000_000_272_564_224_000)] {
         let (results, failed) = one(x);
-        assert_eq!((results["y"].to_i64(), failed.len()), (vec![whole, 3], 0), "{x}: {failed:?}");
+        assert_eq!(
+            (results["y"].to_i64(), failed.len()),
+            (vec![whole, 3], 0),
+            "{x}: {failed:?}"
+        );
     }
     for x in [-1.0, -7.5, 9.3e18, 1.8e19, f32::INFINITY, f32::NAN] {
         let (_, failed) = one(x);

@@ -167,7 +167,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 }
 
 /// What the file holds, and the facts of the one target that is shown, or of each under `variants`.
-fn as_json(contents: &Contents, all: &[VariantFacts]) -> serde_json::Value {
+pub fn as_json(contents: &Contents, all: &[VariantFacts]) -> serde_json::Value {
     let mut value = serde_json::to_value(contents).unwrap_or_default();
     let shown = match all {
         [one] => serde_json::to_value(one),

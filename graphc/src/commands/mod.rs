@@ -11,6 +11,7 @@ mod contents;
 mod doctor;
 mod escape;
 mod explain;
+mod facts;
 mod gguf;
 mod given;
 mod inspect;
@@ -36,6 +37,8 @@ use runtime::MiopenFind;
 use self::args::Timeout;
 use crate::error::Result;
 use crate::options::{Settings, WORKER_VERB};
+
+pub use facts::{explained, inspected};
 
 /// A lazy computation-graph compiler for AMD GPUs.
 #[derive(Parser)]

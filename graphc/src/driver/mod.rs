@@ -13,6 +13,6 @@ mod spills;
 
 pub use build::{Build, BuildOptions, Stages, VariantReport, build, check_files, evaluator};
 pub use compile::{Compilation, compile, compiler, platforms, requests};
-pub use model::{Model, load};
-pub use programs::{Made, program};
+pub use model::{Model, Source, load};
+pub use programs::{Made, artifact, program};
 pub use spills::mend as mend_spills;

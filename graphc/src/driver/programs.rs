@@ -2,14 +2,17 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use frontend::onnx::ImportOptions;
+use ir::target::Platform;
 use ir::{Graph, Program};
 use runtime::cache::{CachedCompiler, ProgramCache};
 use runtime::compile::{Compiler, Progress};
 
 use super::build::{BuildOptions, build};
 use super::compile::compile;
+use super::model::{Model, Source};
 use super::spills::mend;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::Settings;
 
 /// A program with the code of its kernels.
@@ -50,6 +53,36 @@ pub fn program(
     Ok(Made { program, kept: false })
 }
 
+/// Compiles a model for the targets of the options; what kernels are compiled with runs in this process, or in those that the settings
+/// name. No GPU is needed.
+///
+/// # Errors
+/// As [`Source::load`], [`build`] and [`compile`]; an artifact, which is compiled already.
+pub fn artifact(
+    source: &Source,
+    import: &ImportOptions,
+    options: &BuildOptions,
+    settings: &Settings,
+) -> Result<Program> {
+    let Model::Graph(graph) = source.load(import)? else {
+        return Err(Error::Config(format!(
+            "{} is compiled already; take the model it was made from",
+            source.name().display()
+        )));
+    };
+    let platforms: Vec<Platform> = options
+        .targets
+        .iter()
+        .filter(|target| target.is_gpu())
+        .map(|target| target.platform)
+        .collect();
+    if platforms.is_empty() {
+        return Ok(build(&graph, options)?.program);
+    }
+    let compiler = super::compile::compiler(settings, settings.worker_command().as_deref(), platforms)?;
+    Ok(program(&graph, options, &compiler, settings, &|_| {})?.program)
+}
+
 /// Where programs are kept, and what makes them beside the graph; None where none is kept.
 fn cache(
     options: &BuildOptions,
@@ -87,7 +120,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use ir::target::{Platform, Target};
+    use ir::target::Target;
     use passes::OptLevel;
     use runtime::cache::Cache;
     use runtime::compile::{CompileError, CompileRequest, CompiledObject, Listing};

@@ -11,9 +11,11 @@ mod cache;
 mod device;
 mod jit;
 mod key;
+mod named;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +23,14 @@ use std::time::Duration;
 
 use frontend::onnx::{GivenInput, ImportOptions};
 use indexmap::IndexMap;
-use ir::{DType, Graph, HostTensor, Program, Target};
+use ir::plan::Port;
+use ir::{DType, Graph, HostTensor, Program, Target, TensorType};
 use passes::shard::Split;
 use passes::{OptLevel, ShardOptions, WeightType};
 use runtime::gpu::GpuDevice;
 use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
 
-use crate::driver::{self, BuildOptions, Model};
+use crate::driver::{self, BuildOptions, Model, Source};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 
@@ -36,6 +39,7 @@ pub(crate) use device::with_least;
 pub use device::{DeviceChoice, OpenDevice, cpu_device};
 pub use jit::{Jit, JitOutput, JitStats, jit};
 pub use key::GraphKey;
+pub use named::NamedOptions;
 
 /// Outputs by name, in the model's order.
 pub type Outputs = IndexMap<String, HostTensor>;
@@ -133,6 +137,18 @@ impl SessionOptions {
         }
     }
 
+    /// How a graph is compiled for some targets.
+    pub(crate) fn build(&self, targets: Vec<Target>) -> BuildOptions {
+        let mut build = BuildOptions::new(targets, self.level).dtype(self.dtype);
+        build.optimize.weights = self.weights;
+        build.check_indices = self.check_indices;
+        build.max_vram = self.max_vram;
+        build.ranks = self.ranks();
+        let states = self.state.iter().map(|link| (link.input.clone(), link.output.clone()));
+        build.states = states.collect();
+        build
+    }
+
     /// How the model is shared, where the device is several.
     fn ranks(&self) -> Option<ShardOptions> {
         let ranks = self.device.as_ref().map_or(1, OpenDevice::ranks);
@@ -203,6 +219,7 @@ struct Inner {
     /// None for a model without state. It ends before the model, which gives back what tensors kept.
     state: Option<State>,
     model: Arc<Loaded>,
+    device: String,
     runs: AtomicU64,
 }
 
@@ -222,18 +239,10 @@ impl Session {
             if !options.state.is_empty() {
                 return Err(by_reference("state"));
             }
-            return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None));
+            let device = "cpu".to_owned();
+            return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None, device));
         }
-        let mut build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
-        build.optimize.weights = options.weights;
-        build.check_indices = options.check_indices;
-        build.max_vram = options.max_vram;
-        build.ranks = options.ranks();
-        let states = options
-            .state
-            .iter()
-            .map(|link| (link.input.clone(), link.output.clone()));
-        build.states = states.collect();
+        let build = options.build(vec![options.target]);
         let program = match options.target.is_gpu() {
             true => {
                 let settings = options.settings()?;
@@ -270,16 +279,24 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<(Session, Option<String>)> {
         let path = path.as_ref();
+        Session::for_inputs(import, inputs, |import| Session::from_onnx(path, import, options))
+    }
+
+    /// Opens a model with its sizes left open where that works for these inputs, or else for these inputs alone.
+    fn for_inputs(
+        import: &ImportOptions,
+        inputs: &IndexMap<String, HostTensor>,
+        open: impl Fn(&ImportOptions) -> Result<Session>,
+    ) -> Result<(Session, Option<String>)> {
         let mut import = import.clone();
         import.overridden.extend(inputs.keys().cloned());
-        let open = || -> Result<Session> {
-            let session = Session::from_onnx(path, &import, options)?;
-            if let Loaded::Compiled(executable) = &*session.inner.model {
+        let opened = open(&import).and_then(|session| {
+            if let (Loaded::Compiled(executable), None) = (&*session.inner.model, &session.inner.state) {
                 executable.bind(inputs)?;
             }
             Ok(session)
-        };
-        let reason = match open() {
+        });
+        let reason = match opened {
             Err(error) if error.is_of_sizes() => error.to_string(),
             session => return Ok((session?, None)),
         };
@@ -287,7 +304,7 @@ impl Session {
             .iter()
             .map(|(name, tensor)| (name.clone(), GivenInput::of(tensor)));
         import.given.extend(given);
-        Ok((Session::from_onnx(path, &import, options)?, Some(reason)))
+        Ok((open(&import)?, Some(reason)))
     }
 
     /// Opens any model file: ONNX, `.gir`, or an artifact that holds code for the target.
@@ -295,10 +312,32 @@ impl Session {
     /// # Errors
     /// As the reader of the file's kind and [`Session::compile`]; an artifact without the target.
     pub fn open(path: impl AsRef<Path>, options: &SessionOptions) -> Result<Session> {
-        match driver::load(path.as_ref(), &ImportOptions::default())? {
+        Session::of_source(&Source::from(path.as_ref()), &ImportOptions::default(), options)
+    }
+
+    /// Opens a model of any kind, in a file or in memory.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn of_source(source: &Source, import: &ImportOptions, options: &SessionOptions) -> Result<Session> {
+        match source.load(import)? {
             Model::Graph(graph) => Session::compile(*graph, options),
             Model::Program(program) => Session::of_program(Arc::new(*program), options),
         }
+    }
+
+    /// As [`Session::from_onnx_for`], of a model of any kind, in a file or in memory. What is no ONNX has its sizes decided: it is opened
+    /// as it is.
+    ///
+    /// # Errors
+    /// As [`Session::from_onnx_for`].
+    pub fn of_source_for(
+        source: &Source,
+        import: &ImportOptions,
+        inputs: &IndexMap<String, HostTensor>,
+        options: &SessionOptions,
+    ) -> Result<(Session, Option<String>)> {
+        Session::for_inputs(import, inputs, |import| Session::of_source(source, import, options))
     }
 
     /// Loads a program that was compiled, for the options' device or target.
@@ -337,25 +376,25 @@ impl Session {
         }
         let settings = options.settings()?;
         let load = settings.loading(options.load.clone());
-        let executable = match &options.device {
+        let device = match &options.device {
             Some(device) => {
                 if options.timeout.is_some() {
                     device.device.set_timeout(options.timeout);
                 }
-                device.load(program, variant, &load)?
+                device.clone()
             }
             None if options.target.is_gpu() => {
                 let gpu = GpuDevice::for_target(&settings.gpu_search(), &options.target)?;
                 gpu.set_timeout(options.timeout.or(settings.timeout));
-                let device = OpenDevice {
+                OpenDevice {
                     target: options.target,
                     device: Arc::new(gpu),
                     fallback: None,
-                };
-                device.load(program, variant, &load)?
+                }
             }
-            None => OpenDevice::cpu().load(program, variant, &load)?,
+            None => OpenDevice::cpu(),
         };
+        let executable = device.load(program, variant, &load)?;
         // An artifact knows of its states what it was compiled with.
         let links = match options.state.is_empty() {
             true => Link::of_plan(executable.plan()),
@@ -365,14 +404,16 @@ impl Session {
             true => None,
             false => Some(State::new(&executable, links)?),
         };
-        Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state))
+        let device = device.device.name().to_owned();
+        Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state, device))
     }
 
-    fn new(model: Arc<Loaded>, state: Option<State>) -> Session {
+    fn new(model: Arc<Loaded>, state: Option<State>, device: String) -> Session {
         Session {
             inner: Arc::new(Inner {
                 model,
                 state,
+                device,
                 runs: AtomicU64::new(0),
             }),
         }
@@ -462,12 +503,83 @@ impl Session {
         Ok(begun.map_err(|error| with_least(error, executable.plan()))?)
     }
 
+    /// The name of the session's device, as messages and `--device` have it: `cpu`, `hip:0`.
+    pub fn device(&self) -> &str {
+        &self.inner.device
+    }
+
     /// Copies a tensor to the session's device.
     ///
     /// # Errors
     /// Memory that is not there, or what the device reports.
     pub fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor> {
         Ok(self.compiled("tensors on devices")?.upload(tensor)?)
+    }
+
+    /// Makes a tensor of memory of the session's GPU that something else owns: an app's own kernels, another framework. It is never
+    /// written, and `owner` is dropped with the last use of it.
+    ///
+    /// # Safety
+    /// `address` is of this device, the tensor's bytes lie there, row by row, what fills them is done, and nothing writes or frees them
+    /// while `owner` lives.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device is no single GPU.
+    pub unsafe fn borrow(
+        &self,
+        address: u64,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<DeviceTensor> {
+        // SAFETY: as the caller says.
+        Ok(unsafe {
+            self.compiled("tensors on devices")?
+                .borrow(address, dtype, shape, owner)?
+        })
+    }
+
+    /// The inputs that runs are given, by name, in the model's order; state is not among them.
+    pub fn inputs(&self) -> IndexMap<String, TensorType> {
+        let mut inputs = self.all_inputs();
+        inputs.retain(|name, _| !self.links().iter().any(|link| link.input == *name));
+        inputs
+    }
+
+    /// The outputs that runs give, by name, in the model's order; the next values of state are not among them.
+    pub fn outputs(&self) -> IndexMap<String, TensorType> {
+        let mut outputs: IndexMap<String, TensorType> = match &*self.inner.model {
+            Loaded::Compiled(executable) => named(executable.plan().results()),
+            Loaded::Reference(graph) => {
+                let results = graph.outputs().iter().filter(|output| !output.check);
+                let named = results.map(|output| (output.name.clone(), graph.ty(output.value).clone()));
+                named.collect()
+            }
+        };
+        outputs.retain(|name, _| !self.links().iter().any(|link| link.output == *name));
+        outputs
+    }
+
+    /// What the session keeps from run to run, by the names of the inputs.
+    pub fn states(&self) -> IndexMap<String, TensorType> {
+        let mut states = self.all_inputs();
+        states.retain(|name, _| self.links().iter().any(|link| link.input == *name));
+        states
+    }
+
+    fn all_inputs(&self) -> IndexMap<String, TensorType> {
+        match &*self.inner.model {
+            Loaded::Compiled(executable) => named(&executable.plan().inputs),
+            Loaded::Reference(graph) => {
+                let inputs = graph.inputs().iter();
+                let named = inputs.map(|input| (input.name.clone(), graph.ty(input.node.into()).clone()));
+                named.collect()
+            }
+        }
+    }
+
+    fn links(&self) -> &[Link] {
+        self.inner.state.as_ref().map_or(&[], State::links)
     }
 
     /// Sets all state to zeros.
@@ -525,7 +637,8 @@ impl Session {
     /// writes.
     #[must_use]
     pub fn fork(&self) -> Session {
-        Session::new(self.inner.model.clone(), self.inner.state.as_ref().map(State::fork))
+        let state = self.inner.state.as_ref().map(State::fork);
+        Session::new(self.inner.model.clone(), state, self.inner.device.clone())
     }
 
     fn compiled(&self, what: &str) -> Result<&Executable> {
@@ -544,6 +657,10 @@ impl Session {
     pub fn runs(&self) -> u64 {
         self.inner.runs.load(Ordering::Relaxed)
     }
+}
+
+fn named(ports: &[Port]) -> IndexMap<String, TensorType> {
+    ports.iter().map(|port| (port.name.clone(), port.ty.clone())).collect()
 }
 
 fn by_reference(what: &str) -> Error {

@@ -9,6 +9,7 @@ use runtime::RuntimeError;
 
 use super::*;
 use crate::eager::{Eager, Realize};
+use crate::error::ErrorKind;
 
 fn host(values: &[f32], shape: &[usize]) -> HostTensor {
     HostTensor::from_f32(shape, values).unwrap()
@@ -299,4 +300,64 @@ fn indices_outside_their_axis_fail_the_run() {
         let error = run(&[0, 2]).unwrap_err().to_string();
         assert!(error.contains("scatter_nd") && error.contains("axis 0, 1"), "{error}");
     }
+}
+
+const SUM: &str = "graph @sum stage=import {\n  x = input \"x\" : f32[n]\n  s = input \"s\" : f32[n]\n  y = add x, s\n  \
+                   z = add y, y\n  return y as \"next\", z as \"z\"\n}\n";
+
+fn in_memory(text: impl Into<Vec<u8>>) -> Source {
+    Source::Memory {
+        bytes: ir::Storage::new(text.into()),
+        folder: None,
+    }
+}
+
+/// Each kind of file is told by its first bytes, and errors name what has no path.
+#[test]
+fn models_in_memory_open_as_files_do() {
+    let open = |source: &Source| Session::of_source(source, &ImportOptions::default(), &SessionOptions::default());
+    let x = host(&[1.0, 2.0], &[2]);
+    let run = |session: &Session| session.run(&[("x", &x), ("s", &x)]).unwrap()["z"].to_f32();
+    let text = open(&in_memory(format!("  // a comment\n{SUM}"))).unwrap();
+    assert_eq!(run(&text), [4.0, 8.0]);
+    let program = text.executable().unwrap().program().to_bytes().unwrap();
+    assert_eq!(run(&open(&in_memory(program.clone())).unwrap()), [4.0, 8.0]);
+    for (damaged, kind) in [
+        (program[..program.len() - 9].to_vec(), ErrorKind::Model),
+        (b"graph @g { x = y }".to_vec(), ErrorKind::Model),
+        (b"graph \xff".to_vec(), ErrorKind::Model),
+        (b"nothing".to_vec(), ErrorKind::Model),
+        (b"GGUF".to_vec(), ErrorKind::Option),
+    ] {
+        let error = open(&in_memory(damaged)).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("the model in memory"), "{error}");
+    }
+    assert_eq!(
+        open(&Source::File("/no/such.onnx".into())).unwrap_err().kind(),
+        ErrorKind::File
+    );
+}
+
+#[test]
+fn a_session_says_what_it_takes_gives_and_keeps() {
+    let names = |ports: IndexMap<String, TensorType>| {
+        let texts = ports.iter().map(|(name, ty)| format!("{name}: {ty}"));
+        texts.collect::<Vec<_>>()
+    };
+    let open =
+        |options: &SessionOptions| Session::of_source(&in_memory(SUM), &ImportOptions::default(), options).unwrap();
+    for engine in [Engine::Compiled, Engine::Reference] {
+        let session = open(&SessionOptions::default().engine(engine));
+        assert_eq!(names(session.inputs()), ["x: f32[n]", "s: f32[n]"]);
+        assert_eq!(names(session.outputs()), ["next: f32[n]", "z: f32[n]"]);
+        assert!(session.states().is_empty() && session.device() == "cpu");
+    }
+    let session = open(&SessionOptions::default().state("s", "next"));
+    assert_eq!(names(session.inputs()), ["x: f32[n]"]);
+    assert_eq!(names(session.outputs()), ["z: f32[n]"]);
+    assert_eq!(names(session.states()), ["s: f32[n]"]);
+    // SAFETY: the CPU takes no such memory, wherever it is.
+    let error = unsafe { session.borrow(0, DType::F32, [1], Box::new(())) }.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }

@@ -782,6 +782,18 @@ impl Loaded for LoadedGpu {
         upload(&self.heap, tensor)
     }
 
+    unsafe fn borrow(
+        &self,
+        address: u64,
+        dtype: ir::DType,
+        shape: Vec<usize>,
+        owner: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Result<DeviceTensor, RuntimeError> {
+        let bytes = dtype.bytes_for(shape.iter().product());
+        let block = Block::foreign(&self.heap, address, bytes, owner);
+        Ok(DeviceTensor::new(dtype, shape, Memory::Gpu(block)))
+    }
+
     fn statistics(&self) -> RunStatistics {
         self.counters.read()
     }

@@ -68,6 +68,11 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ),
     // An app of graphc's public API: language models from GGUF files.
     ("graphc-llm", &["graphc", "graphc-gguf"], &[]),
+    // A plugin of ONNX Runtime, on graphc's public API.
+    ("graphc-ort-provider", &["graphc"], &[]),
+    // The doors for other languages, on graphc's public API alone; Python's shares DLPack and the codes of failures with C's.
+    ("graphc-capi", &["graphc"], &[]),
+    ("graphc-python", &["graphc", "graphc-capi"], &[]),
     (
         "graphc-tests",
         &["graphc"],
@@ -215,6 +220,8 @@ fn no_file_over_its_size() {
         "runtime",
         "graphc",
         "llm",
+        "capi",
+        "python",
         "emu",
     ] {
         let mut folders = vec![repository(folder).join("src")];
