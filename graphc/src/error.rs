@@ -180,7 +180,7 @@ impl Error {
                 error,
                 ImportError::Node(_)
                     | ImportError::Unsettled { .. }
-                    | ImportError::Unbound { .. }
+                    | ImportError::Unbound(_)
                     | ImportError::Input { .. }
             ),
             Error::Bind(error) => of_shapes(error),

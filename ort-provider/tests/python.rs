@@ -84,10 +84,10 @@ fn python() -> &'static Result<Python, String> {
     })
 }
 
-/// The library beside this test's folder.
+/// The library that cargo built with this test, which is beside it.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test");
-    let built = test.parent().and_then(Path::parent).expect("target/debug");
+    let built = test.parent().expect("a test is in a folder");
     let library = built.join(format!(
         "{}graphc_ort_provider{}",
         std::env::consts::DLL_PREFIX,

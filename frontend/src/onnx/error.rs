@@ -9,6 +9,17 @@ use super::read::ReadError;
 use super::tensor::TensorError;
 use crate::weights::{ElementType, ViewError};
 
+/// A dim that a person wrote for an axis of an input, and what is unknown in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnboundDim {
+    pub input: String,
+    pub dim: String,
+    /// The names that no input's size gives.
+    pub symbol: String,
+    /// What may be written instead.
+    pub instead: String,
+}
+
 /// A model could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -51,17 +62,12 @@ pub enum ImportError {
     SizeGiven { name: String, option: String, given: i64 },
     /// A dim of `--shape` whose names no input's size gives.
     #[error(
-        "option for the shape of {input:?}: no input's size gives {}, which {dim} is made of: a run gives {dim} itself, and several sizes \
+        "option for the shape of {:?}: no input's size gives {}, which {} is made of: a run gives {} itself, and several sizes \
          may make one; write one name for the whole dim ({}), or have an axis of some input be the name alone, or a multiple or a sum of it \
          and of names that are given so (4*h, w + 1)",
-        .symbol, .instead
+        .0.input, .0.symbol, .0.dim, .0.dim, .0.instead
     )]
-    Unbound {
-        input: String,
-        dim: String,
-        symbol: String,
-        instead: String,
-    },
+    Unbound(Box<UnboundDim>),
     #[error("option for the shape of {name:?}: the model has no such input; it has {known:?}")]
     UnknownInput { name: String, known: Vec<String> },
     #[error("the model's sizes contradict each other: more than {limit} assumptions were needed")]

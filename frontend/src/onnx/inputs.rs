@@ -7,7 +7,7 @@ use ir::dim::{Dim, Shape, Symbol, SymbolInfo};
 use ir::graph::bindable;
 use ir::{DType, TensorType};
 
-use super::error::{ImportError, InputProblem};
+use super::error::{ImportError, InputProblem, UnboundDim};
 use super::options::{GivenInput, ImportOptions, InputDim, Size};
 use super::proto::tensor_shape_proto::dimension::Value;
 use super::proto::{GraphProto, TypeProto, ValueInfoProto, type_proto};
@@ -133,12 +133,12 @@ fn check_bindable(
         dim.collect_symbols(&mut symbols);
         let unbound = symbols.into_iter().find(|symbol| !bound.contains(symbol));
         if let Some(symbol) = unbound.filter(|_| options.shapes.contains_key(*input)) {
-            return Err(ImportError::Unbound {
+            return Err(ImportError::Unbound(Box::new(UnboundDim {
                 input: (*input).clone(),
                 dim: written.to_string(),
                 instead: format!("{symbol}_size"),
                 symbol: symbol.to_string(),
-            });
+            })));
         }
     }
     Ok(())

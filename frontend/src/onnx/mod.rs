@@ -29,7 +29,7 @@ mod sizes;
 pub mod tensor;
 mod unsigned;
 
-pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
+pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnboundDim, UnknownOp};
 pub use external::Links;
 pub use graph::{import, import_model};
 pub use inputs::declared_shapes;

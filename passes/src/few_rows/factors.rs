@@ -99,13 +99,13 @@ impl Factors {
     }
 
     /// For each factor in the order of the view, its position in the order of memory.
-    pub fn from_memory(&self) -> Vec<usize> {
+    pub fn memory_positions(&self) -> Vec<usize> {
         let position = |f: &usize| self.memory.iter().position(|m| m == f).unwrap_or(0);
         self.view.iter().flatten().map(position).collect()
     }
 
     /// Says for each factor in the order of memory whether it is of a dimension of the view from `axis` on.
-    pub fn from_axis(&self, axis: usize) -> Vec<bool> {
+    pub fn in_axes_from(&self, axis: usize) -> Vec<bool> {
         self.memory
             .iter()
             .map(|f| self.view[axis..].iter().flatten().any(|v| v == f))
@@ -148,8 +148,8 @@ mod tests {
             .and_then(|f| f.through(&View::Reshape(rows.clone()), &rows))
             .expect("factors");
         assert_eq!(factors.in_memory(), shape(&[2, 64, 64, 32, 10]));
-        assert_eq!(factors.from_axis(2), [false, true, true, false, true]);
-        assert_eq!(factors.from_memory(), [0, 3, 4, 1, 2]);
+        assert_eq!(factors.in_axes_from(2), [false, true, true, false, true]);
+        assert_eq!(factors.memory_positions(), [0, 3, 4, 1, 2]);
     }
 
     #[test]
@@ -162,6 +162,6 @@ mod tests {
         let factors = Factors::new(&wide, &[1, 0]).through(&View::Reshape(same.clone()), &same);
         let factors = factors.expect("factors");
         assert_eq!(factors.in_memory(), shape(&[10, 3, 2]));
-        assert_eq!(factors.from_axis(1), [true, false, true]);
+        assert_eq!(factors.in_axes_from(1), [true, false, true]);
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn layer_norm(
     let steps = rows.steps(target);
     let ty = graph.ty(x).clone();
     let value = rows.emit(b, &steps, epsilon)?;
-    let view = b.emit(Op::View(View::Transpose(rows.factors.from_memory())), &[value])?;
+    let view = b.emit(Op::View(View::Transpose(rows.factors.memory_positions())), &[value])?;
     let y = as_shape(b, view, &ty.shape)?;
     let operand = |at: usize| node.operands.get(at).map(|v| b.value(*v));
     let (scale, bias) = (operand(1), operand(2));
@@ -127,7 +127,7 @@ impl Rows {
             .rev()
             .try_fold(start, |factors, (view, shape)| factors.through(view, shape))?;
         let shape = factors.in_memory();
-        let is_folded = factors.from_axis(axis);
+        let is_folded = factors.in_axes_from(axis);
         let folded: Vec<usize> = (0..shape.rank()).filter(|d| is_folded[*d]).collect();
         let sizes: Vec<i64> = folded.iter().map(|d| shape[*d].as_const()).collect::<Option<_>>()?;
         let length = sizes

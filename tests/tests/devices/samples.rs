@@ -249,7 +249,7 @@ fn every_command_that_is_shown_runs_and_prints_what_is_shown() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Blocks of the documents say what they are: commands, Rust or plain text.
+/// Blocks of the documents say what they are: commands, Rust, another language or plain text.
 #[test]
 fn every_block_says_what_it_is() {
     for name in DOCUMENTS {
@@ -257,7 +257,7 @@ fn every_block_says_what_it_is() {
         let mut inside = false;
         for (number, line) in text.lines().enumerate().filter(|(_, l)| l.starts_with("```")) {
             let kind = line.trim_start_matches('`');
-            let known = ["console", "rust", "rust,no_run", "text", "toml", "cpp"].contains(&kind);
+            let known = ["console", "rust", "rust,no_run", "text", "toml", "cpp", "python"].contains(&kind);
             assert!(inside || known, "{name}:{}: a block of {kind:?}", number + 1);
             inside = !inside;
         }
