@@ -18,8 +18,8 @@ use ir::{Dim, Graph, Op, Shape, Target, Value};
 use crate::alone::{MARGIN, alone_us};
 use crate::decompose::{as_shape, cast, wide};
 use crate::error::PassFault;
-use crate::fold::with_simplify;
-use crate::rewrite::Builder;
+use crate::options::OptimizeOptions;
+use crate::rewrite::{Builder, Rule};
 use crate::runner::Pass;
 
 mod factors;
@@ -46,7 +46,7 @@ pub const PASS: Pass = Pass {
         if !target.is_gpu() || !graph.nodes().values().any(|n| folds(&n.op)) {
             return Ok(graph.clone());
         }
-        let mut b = Builder::new(graph, NAME).with_rules(with_simplify(context.options), context.options);
+        let mut b = Builder::new(graph, NAME).with_rules(one_reshape(context.options), context.options);
         let users = graph.users();
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
@@ -77,6 +77,14 @@ pub const PASS: Pass = Pass {
     },
     required: false,
 };
+
+/// Returns the rules that make one reshape of several. Other rules would undo what the passes before decided, such as the order of filters.
+fn one_reshape(options: &OptimizeOptions) -> impl Iterator<Item = Rule> {
+    let names = ["reshape_to_same", "reshape_of_reshape"];
+    crate::simplify::enabled(options)
+        .into_iter()
+        .filter(move |rule| names.contains(&rule.name))
+}
 
 /// A reduction by parts, with the axes as they come; `None` where one launch serves.
 fn reduced(

@@ -263,10 +263,12 @@ impl Rows {
         let (mean, squares) = if steps.second.is_empty() {
             (of_part, squares)
         } else {
-            // Each reader of a part's mean adds it up itself: these are two nodes, so that neither waits for a launch that stores one.
-            let again = binary(b, BinaryOp::Add, mean, start)?;
-            let mean = reduce(b, ReduceOp::Mean, of_part, steps.second.clone())?;
-            let apart = binary(b, BinaryOp::Sub, again, mean)?;
+            // Of the parts' sums, and not of their means, which the other launch computes: one launch would have to store those for both.
+            let before = with_scalar(b, BinaryOp::Mul, start, pixels)?;
+            let total = binary(b, BinaryOp::Add, before, sum)?;
+            let total = reduce(b, ReduceOp::Sum, total, steps.second.clone())?;
+            let mean = with_scalar(b, BinaryOp::Mul, total, 1.0 / self.length as f64)?;
+            let apart = binary(b, BinaryOp::Sub, of_part, mean)?;
             let between = binary(b, BinaryOp::Mul, apart, apart)?;
             let between = with_scalar(b, BinaryOp::Mul, between, pixels)?;
             let squares = binary(b, BinaryOp::Add, squares, between)?;
