@@ -304,6 +304,21 @@ unsafe impl<T> Send for Managed<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Managed<T> {}
 
+/// Calls a tensor's own deleter, if it has one. Whoever runs it does not use the tensor again.
+fn deletion<T: 'static>(
+    managed: *mut T,
+    deleter: Option<unsafe extern "C" fn(*mut T)>,
+) -> Box<dyn FnOnce() + Send + Sync> {
+    let owned = Managed(managed);
+    Box::new(move || {
+        let owned = owned;
+        if let Some(delete) = deleter {
+            // SAFETY: the tensor is as DLPack has it, and not used again.
+            unsafe { delete(owned.0) };
+        }
+    })
+}
+
 /// Takes a tensor over; after a failure it stays the caller's.
 ///
 /// # Safety
@@ -319,16 +334,7 @@ pub unsafe fn take_versioned(managed: *mut DLManagedTensorVersioned, session: Op
             "the DLPack tensor is of version {major}.{minor}; graphc reads versions 1.x"
         )));
     }
-    let owned = Managed(managed);
-    let release = Box::new(move || {
-        let owned = owned;
-        // SAFETY: it is not used again, and as DLPack has it.
-        unsafe {
-            if let Some(delete) = (*owned.0).deleter {
-                delete(owned.0);
-            }
-        }
-    });
+    let release = deletion(managed, tensor.deleter);
     // SAFETY: as the caller says.
     unsafe { Seen::of(&tensor.dl_tensor, tensor.flags)?.value(session, release) }
 }
@@ -342,16 +348,7 @@ pub unsafe fn take_unversioned(managed: *mut DLManagedTensor, session: Option<&S
     let Some(tensor) = (unsafe { managed.as_ref() }) else {
         return Err(Failure::argument("the DLPack tensor is null"));
     };
-    let owned = Managed(managed);
-    let release = Box::new(move || {
-        let owned = owned;
-        // SAFETY: it is not used again, and as DLPack has it.
-        unsafe {
-            if let Some(delete) = (*owned.0).deleter {
-                delete(owned.0);
-            }
-        }
-    });
+    let release = deletion(managed, tensor.deleter);
     // SAFETY: as the caller says.
     unsafe { Seen::of(&tensor.dl_tensor, 0)?.value(session, release) }
 }

@@ -1,7 +1,6 @@
 //! A program on a GPU: modules, constants, libraries, what was prepared, and contexts for runs in a row and at once.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -25,12 +24,13 @@ use super::flight::{Collect, Flight, Live};
 use super::form::{Form, InputForm};
 use super::handles::{Event, Gpu, Module};
 use super::heap::Heap;
+use super::modules::modules;
 use super::prepare::{self, OutputFrom, Placed, Prepared};
 use super::ranges::Ranges;
 use super::run::Run;
 use super::stats::Counters;
 use super::watch::Watch;
-use crate::checks::{check, check_code, check_ports};
+use crate::checks::{check, check_ports};
 use crate::device::{LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
 use crate::library::{Libraries, rccl};
@@ -636,39 +636,6 @@ pub(super) fn upload(heap: &Arc<Heap>, tensor: &ir::HostTensor) -> Result<Device
         tensor.shape.clone(),
         Memory::Gpu(block),
     ))
-}
-
-/// Loads the code of each kernel.
-fn modules(
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    variant: usize,
-) -> Result<(Table<KernelId, RawFunction>, Vec<Module>), RuntimeError> {
-    let variant = &program.variants[variant];
-    let mut functions = Table::new();
-    let mut modules = Vec::new();
-    for (id, kernel) in variant.plan.kernels.iter() {
-        let what = || format!("kernel {}", kernel.name);
-        let Some(code) = variant.code.get(id).and_then(Option::as_ref) else {
-            return Err(RuntimeError::NotAvailable {
-                what: format!("the code of kernel {} for {}", kernel.name, variant.plan.target),
-                reason: "the program was built, but its kernels were not compiled".into(),
-            });
-        };
-        let entry = variant.sources.get(id).map_or("", |source| source.entry.as_str());
-        let entry =
-            CString::new(entry).map_err(|_| RuntimeError::Program(format!("{}: a zero in its name", what())))?;
-        // Whoever made the file decided what is in it, and the driver takes its word.
-        check_code(code, &entry.to_string_lossy(), kernel)?;
-        let module = gpu.module(code, &what())?;
-        let function = gpu.at_with(what, module.function(&entry))?;
-        if kernel.launch_lds() > 0 {
-            gpu.at_with(what, module.allow_lds(function, kernel.launch_lds()))?;
-        }
-        functions.push(function);
-        modules.push(module);
-    }
-    Ok((functions, modules))
 }
 
 impl Loaded for LoadedGpu {

@@ -34,6 +34,7 @@ pub(crate) mod handles;
 pub(crate) mod heap;
 mod hip;
 mod loaded;
+mod modules;
 mod order;
 pub(crate) mod peer;
 mod prepare;
