@@ -2,8 +2,8 @@
 //!
 //!     cargo run --example jit_app
 //!
-//! The function is recorded and compiled at its first call. The number of queries is dynamic, so requests of any size run the
-//! same program.
+//! The function is recorded and compiled at its first call. The number of queries is dynamic, so requests of any size
+//! run the same program.
 
 use std::thread;
 

@@ -3,8 +3,9 @@
 //!     scripts/fetch-minilm.sh
 //!     cargo run --release --example minilm [FOLDER [GRAPH]]
 //!
-//! FOLDER holds model.safetensors and tokenizer.json; by default target/minilm. The model is examples/src/models/minilm.rs. Where
-//! GRAPH (`minilm.gir`) is named, the graph is written there with its weights, for the command line: `graphc quantize minilm.gir ...`.
+//! FOLDER holds model.safetensors and tokenizer.json; by default target/minilm. The model is
+//! examples/src/models/minilm.rs. Where GRAPH (`minilm.gir`) is named, the graph is written there with its weights, for
+//! the command line: `graphc quantize minilm.gir ...`.
 
 use std::path::PathBuf;
 

@@ -6,7 +6,8 @@ use graphc::prelude::*;
 use nn::{Activation, Linear, Sequential};
 
 fn main() -> anyhow::Result<()> {
-    // Random weights here; `Params::new(Weights::open("model.safetensors")?)` takes them from a file, by the same names.
+    // Random weights here; `Params::new(Weights::open("model.safetensors")?)` takes them from a file, by the same
+    // names.
     let params = Params::random(42);
     let model = Sequential::new()
         .then(Linear::load(&params.sub("fc1"), 64, 128)?)

@@ -34,7 +34,8 @@ impl Predictor {
         })
     }
 
-    /// Builds a graph for the first target of the options, and predicts the time of each step at the hints of its sizes.
+    /// Builds a graph for the first target of the options, and predicts the time of each step at the hints of its
+    /// sizes.
     ///
     /// # Errors
     /// A graph that cannot be built, kernels that do not compile, a run that fails.

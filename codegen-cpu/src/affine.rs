@@ -1,9 +1,9 @@
 //! Index analysis of a kernel once every size is known: which integer expressions are affine in the loop dims.
 //!
-//! Before: a kernel and sizes for its symbols. After: *dims* with constant extents, and for every maximal affine integer
-//! expression (a *root*) its form `base + Σ coefficient · dim`. Two rewrites make more of a kernel affine and its loops
-//! longer: a dim is *split* where an expression divides by part of it (`(n / 64, n % 64)` of a head axis), and neighbours
-//! are *merged* where every root steps through both as through one.
+//! Before: a kernel and sizes for its symbols. After: *dims* with constant extents, and for every maximal affine
+//! integer expression (a *root*) its form `base + Σ coefficient · dim`. Two rewrites make more of a kernel affine and
+//! its loops longer: a dim is *split* where an expression divides by part of it (`(n / 64, n % 64)` of a head axis),
+//! and neighbours are *merged* where every root steps through both as through one.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! Contractions: strided batched GEMM with packed constants, or what leads there.
 //!
-//! Operands that are float loads with affine indices go to the GEMM kernel as they lie: the last of the `m`, `n` and `k`
-//! dims that are left after merging are the matrix, all others batch entries by table. Any other operand is first computed
-//! into a temporary, any epilogue that has no plain float store runs as a loop kernel over a temporary product, and other
-//! element types are a loop kernel with a fold.
+//! Operands that are float loads with affine indices go to the GEMM kernel as they lie: the last of the `m`, `n` and
+//! `k` dims that are left after merging are the matrix, all others batch entries by table. Any other operand is first
+//! computed into a temporary, any epilogue that has no plain float store runs as a loop kernel over a temporary
+//! product, and other element types are a loop kernel with a fold.
 
 use std::sync::Arc;
 
@@ -228,7 +228,8 @@ impl<'k> Analysis<'k> {
         Some(Quantised { param, form, matrix })
     }
 
-    /// Says whether no point of the product reads its operands: where they would be read is then not known to be inside.
+    /// Says whether no point of the product reads its operands: where they would be read is then not known to be
+    /// inside.
     fn reads_nothing(&self) -> bool {
         let mut dims = self.batch.iter().chain(&self.m).chain(&self.n).chain(&self.k);
         dims.any(|d| self.extents[*d] == 0)

@@ -204,7 +204,8 @@ struct Apart {
     filter: usize,
 }
 
-/// Takes the place of the only store out of `roots` where it is all that keeps the dims of groups and of their filters from being one.
+/// Takes the place of the only store out of `roots` where it is all that keeps the dims of groups and of their filters
+/// from being one.
 fn store_apart(
     kernel: &Kernel,
     epilogue: &[Stmt],
@@ -308,8 +309,8 @@ pub(crate) fn shape(facts: &ConvFacts, cx: &Setting<'_>) -> Result<Option<ConvSh
     Ok(build())
 }
 
-/// Says whether a transposed convolution is one that its phases serve: few of them, of a window that is not beyond what the output is
-/// made of.
+/// Says whether a transposed convolution is one that its phases serve: few of them, of a window that is not beyond what
+/// the output is made of.
 fn has_phases(s: &ConvShape) -> bool {
     const MOST_PHASES: usize = 1 << 10;
     const LONGEST: usize = 1 << 20;
@@ -334,8 +335,8 @@ fn product(sizes: &[usize]) -> Option<usize> {
     sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s))
 }
 
-/// Says whether the image with its padding, which is copied or transformed in scratch, is about as large as the image and the
-/// result are: padding may be any number.
+/// Says whether the image with its padding, which is copied or transformed in scratch, is about as large as the image
+/// and the result are: padding may be any number.
 fn is_near(s: &ConvShape) -> bool {
     let padded = |size: usize, low: usize, high: usize| size.checked_add(low)?.checked_add(high);
     let copied = || {

@@ -1,7 +1,8 @@
-//! Strided copies: concatenations, slices and transposes that are one load and one store, moved without registers between.
+//! Strided copies: concatenations, slices and transposes that are one load and one store, moved without registers
+//! between.
 //!
-//! A copy's body says where its elements are; here its sizes are bound. Runs of neighbours go as memory moves; where source and
-//! destination are dense along different dims, tiles of both keep cache lines whole.
+//! A copy's body says where its elements are; here its sizes are bound. Runs of neighbours go as memory moves; where
+//! source and destination are dense along different dims, tiles of both keep cache lines whole.
 
 use ir::dim::Dim;
 use ir::entity::Entity;

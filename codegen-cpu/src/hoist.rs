@@ -1,7 +1,8 @@
 //! Numbers of columns that a run gives, computed once a run and not once an element.
 //!
-//! Before: an epilogue with arithmetic on values that depend on the column alone, such as the scale of an activation times that of each
-//! filter. After: that arithmetic fills temporaries of one number a column, and the epilogue loads them.
+//! Before: an epilogue with arithmetic on values that depend on the column alone, such as the scale of an activation
+//! times that of each filter. After: that arithmetic fills temporaries of one number a column, and the epilogue loads
+//! them.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ use crate::loops;
 use crate::rewrite::{Rewritten, store};
 use crate::stages::epilogue_exprs;
 
-/// Returns the epilogue with what `columns` alone decide in temporaries, which `pieces` fill; `None` where there is no such thing.
+/// Returns the epilogue with what `columns` alone decide in temporaries, which `pieces` fill; `None` where there is no
+/// such thing.
 ///
 /// # Errors
 /// As for kernels of loops.

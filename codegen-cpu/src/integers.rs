@@ -1,7 +1,8 @@
 //! Products and convolutions of 8-bit integers by constants, with what follows them.
 //!
-//! Before: a contraction of `i8` in `i32`, at one set of sizes. After: rows of the left operand copied as they are multiplied, packed
-//! weights, and the epilogue taken apart ([`crate::stages`]). One that floats do not serve runs as loops over a temporary of sums.
+//! Before: a contraction of `i8` in `i32`, at one set of sizes. After: rows of the left operand copied as they are
+//! multiplied, packed weights, and the epilogue taken apart ([`crate::stages`]). One that floats do not serve runs as
+//! loops over a temporary of sums.
 
 use indexmap::IndexSet;
 use ir::entity::Entity;
@@ -204,7 +205,8 @@ fn image(
     }))
 }
 
-/// Takes images whose windows are single pixels as one high image, where everything else of the kernel steps through them as one.
+/// Takes images whose windows are single pixels as one high image, where everything else of the kernel steps through
+/// them as one.
 fn images_as_one(shape: &mut ConvShape, dims: &mut conv::Dims, extents: &mut Vec<i64>, roots: &mut Roots) {
     let pixels = shape.kh * shape.kw == 1 && shape.stride == [1, 1] && shape.pad == [0; 4];
     if !pixels || shape.n < 2 || [shape.out_h, shape.out_w] != [shape.h, shape.w] {

@@ -4,12 +4,13 @@
 //! Kernel + sizes + constants --lower--> pieces: gemm, conv, integers, attention, rows, pool, copy, scan, sort, recurrent; loops over block programs
 //! ```
 //!
-//! [`affine`] finds the indices that are sums of loop positions, [`places`] computes others once a run, [`block`] compiles expressions
-//! to programs over blocks of points, [`loops`] shapes the blocks. A body that says what it is (a product, a convolution, a row, a window, a
-//! copy) goes to its numeric kernel where the places of its operands are of the kind which that takes; [`rewrite`] puts what is not into
-//! temporaries.
+//! [`affine`] finds the indices that are sums of loop positions, [`places`] computes others once a run, [`block`]
+//! compiles expressions to programs over blocks of points, [`loops`] shapes the blocks. A body that says what it is (a
+//! product, a convolution, a row, a window, a copy) goes to its numeric kernel where the places of its operands are of
+//! the kind which that takes; [`rewrite`] puts what is not into temporaries.
 //!
-//! Invariant: every place of a piece was shown to be inside its buffer at the sizes given, or says that it is to be looked at.
+//! Invariant: every place of a piece was shown to be inside its buffer at the sizes given, or says that it is to be
+//! looked at.
 
 mod affine;
 mod attention;

@@ -5,9 +5,10 @@
 //! =>  rows[k] = abs(k - 3) * 112;  columns[l] = abs(l - 3);  out[j, k, l] = x[j * n + rows[k] + columns[l]]
 //! ```
 //!
-//! Before: loops that load from indices with terms that are no sums of axes (gathers, reflected pads, resized images, rolled axes). After:
-//! those of them that some axes decide alone, and few points of these, are temporaries of integers. A program reads such a term right
-//! from the temporary ([`ir::host::block::Table`]), and sees where its lanes are neighbours.
+//! Before: loops that load from indices with terms that are no sums of axes (gathers, reflected pads, resized images,
+//! rolled axes). After: those of them that some axes decide alone, and few points of these, are temporaries of
+//! integers. A program reads such a term right from the temporary ([`ir::host::block::Table`]), and sees where its
+//! lanes are neighbours.
 
 use std::collections::HashMap;
 
@@ -30,7 +31,8 @@ const SHARED_BY: i64 = 8;
 /// The most temporaries of one kernel.
 const MOST: usize = 32;
 
-/// Fills temporaries with such terms, by `pieces`, and returns the statements that load from there; `None` where there is none.
+/// Fills temporaries with such terms, by `pieces`, and returns the statements that load from there; `None` where there
+/// is none.
 ///
 /// # Errors
 /// As for kernels of loops.

@@ -1,7 +1,7 @@
 //! Pools of images: a window's body that says where its images lie.
 //!
-//! Here its sizes are bound. A window over three axes is folded over two of them into a temporary, then over the third. Windows with
-//! something fused in, of other types, or over more axes stay with the loops.
+//! Here its sizes are bound. A window over three axes is folded over two of them into a temporary, then over the third.
+//! Windows with something fused in, of other types, or over more axes stay with the loops.
 
 use ir::dim::{Bindings, Dim, DimError};
 use ir::entity::Entity;
@@ -39,8 +39,8 @@ impl Along {
         size: 1,
     };
 
-    /// Binds an axis's sizes; `None` where a window reaches what it is not guarded against, or where there is nothing to pool.
-    /// `counts` says that what counts is bounded; else all that the windows reach does.
+    /// Binds an axis's sizes; `None` where a window reaches what it is not guarded against, or where there is nothing
+    /// to pool. `counts` says that what counts is bounded; else all that the windows reach does.
     fn bind(axis: &WindowAxis, bind: &Bind<'_>, kind: PoolKind, counts: bool) -> Result<Option<Along>, DimError> {
         let mut along = Along {
             outputs: bind.extent(axis.outputs)?,
@@ -270,8 +270,8 @@ fn strides([n, h, w, c]: [i64; 4]) -> ImageStrides {
     }
 }
 
-/// A window over three axes: over the last two of each slice, then over the first of what that gives. The largest of the largest is the
-/// largest, and the average of averages of equal counts is the average.
+/// A window over three axes: over the last two of each slice, then over the first of what that gives. The largest of
+/// the largest is the largest, and the average of averages of equal counts is the average.
 fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<[Pool; 2]>, LowerError> {
     let kernel = &rewritten.kernel;
     let (Some(images), Some(pool)) = (&body.images, body.pool()) else {

@@ -1,8 +1,8 @@
 //! Right operands of products that are quantised constants: read as they are stored.
 //!
-//! Before: a contraction's operand with an unpacking, at one set of sizes. After: where its integers are, with a scale and an offset for
-//! each column and group, if the operand is a matrix along whose depth groups of one size share their scale. Anything else is a
-//! temporary's case.
+//! Before: a contraction's operand with an unpacking, at one set of sizes. After: where its integers are, with a scale
+//! and an offset for each column and group, if the operand is a matrix along whose depth groups of one size share their
+//! scale. Anything else is a temporary's case.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +21,8 @@ use ir::types::{DType, Scalar};
 
 use crate::affine::reachable;
 
-/// Scales of a program's quantised weights, which are read once: by kernel, the constants behind its parameters, rows and columns.
+/// Scales of a program's quantised weights, which are read once: by kernel, the constants behind its parameters, rows
+/// and columns.
 #[derive(Default)]
 pub(crate) struct Scales(Mutex<HashMap<Key, Option<Known>>>);
 
@@ -116,8 +117,8 @@ pub(crate) fn matrix(
     }))
 }
 
-/// How many neighbours along the depth share a scale and a zero point: all, or as many as the first do, if that is shown to hold for
-/// the others.
+/// How many neighbours along the depth share a scale and a zero point: all, or as many as the first do, if that is
+/// shown to hold for the others.
 fn group(
     kernel: &Kernel,
     body: &ContractBody,

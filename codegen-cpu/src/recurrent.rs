@@ -1,4 +1,5 @@
-//! Recurrent layers: operands that are dense in memory are read where they are, others are computed into temporaries first.
+//! Recurrent layers: operands that are dense in memory are read where they are, others are computed into temporaries
+//! first.
 
 use ir::entity::Entity;
 use ir::host::recurrent::Recurrent;

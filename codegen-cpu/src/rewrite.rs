@@ -1,7 +1,7 @@
 //! Kernels in terms of simpler ones: what no fast form takes is computed into a temporary and read back.
 //!
-//! A temporary is one more parameter of the (cloned) kernel, dense over the axes it is indexed by, so that the pieces are
-//! ordinary kernels again and need no code of their own.
+//! A temporary is one more parameter of the (cloned) kernel, dense over the axes it is indexed by, so that the pieces
+//! are ordinary kernels again and need no code of their own.
 
 use ir::dim::{Bindings, Dim};
 use ir::host::product::GivenMatrix;

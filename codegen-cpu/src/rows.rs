@@ -1,7 +1,7 @@
 //! Softmax, log-softmax, layer norm and RMS norm over contiguous f32 rows: a row's body that says it is one.
 //!
-//! Rows with something fused in, narrow or apart in memory stay with the loops, which make the same passes over a row in cache but
-//! one operation at a time.
+//! Rows with something fused in, narrow or apart in memory stay with the loops, which make the same passes over a row
+//! in cache but one operation at a time.
 
 use ir::entity::Entity;
 use ir::host::shapes::{RowComposite, Rows};

@@ -1,8 +1,9 @@
-//! What follows a product of integers: numbers of columns and rows are added to the sums, they become floats, and a list of stages
-//! works on each finished tile.
+//! What follows a product of integers: numbers of columns and rows are added to the sums, they become floats, and a
+//! list of stages works on each finished tile.
 //!
-//! Before: the statements of an epilogue, whose indices are affine. After: [`Finish`], every place of which was shown to be inside its
-//! parameter; an epilogue that is no list of stages is a block program, and one that floats do not serve is nothing.
+//! Before: the statements of an epilogue, whose indices are affine. After: [`Finish`], every place of which was shown
+//! to be inside its parameter; an epilogue that is no list of stages is a block program, and one that floats do not
+//! serve is nothing.
 
 use ir::entity::Entity;
 use ir::host::LowerError;

@@ -1,7 +1,7 @@
 //! Functions of one integer of 8 bits, as tables of their 256 values.
 //!
-//! Before: expressions that data decide through one integer of 8 bits alone, such as an activation between two quantisations. After: what
-//! they come to, looked up by the integer.
+//! Before: expressions that data decide through one integer of 8 bits alone, such as an activation between two
+//! quantisations. After: what they come to, looked up by the integer.
 
 use ir::entity::Entity;
 use ir::graph::eval::scalar;
@@ -21,8 +21,9 @@ pub(crate) struct Function {
     pub values: Box<Values>,
 }
 
-/// Returns the longest function of `at`, an integer of 8 bits, whose values alone are read of it; `None` where there is none, and where
-/// one chain of cheap operations does it. `live` are the expressions in order, `named` those that statements read.
+/// Returns the longest function of `at`, an integer of 8 bits, whose values alone are read of it; `None` where there is
+/// none, and where one chain of cheap operations does it. `live` are the expressions in order, `named` those that
+/// statements read.
 pub(crate) fn function(kernel: &Kernel, live: &[ExprId], named: &[ExprId], at: ExprId) -> Option<Function> {
     let exprs = &kernel.exprs;
     let signed = match exprs.dtype(at) {
@@ -61,7 +62,8 @@ pub(crate) fn function(kernel: &Kernel, live: &[ExprId], named: &[ExprId], at: E
     Some(Function { end, values })
 }
 
-/// The last expression that all ways from `at` to what is read go through and that `at` alone decides, and whether there are several ways.
+/// The last expression that all ways from `at` to what is read go through and that `at` alone decides, and whether
+/// there are several ways.
 fn end(kernel: &Kernel, live: &[ExprId], named: &[ExprId], at: ExprId) -> Option<(ExprId, bool)> {
     #[derive(Clone, Copy, PartialEq)]
     enum Of {

@@ -1,7 +1,9 @@
-//! Epilogues of contractions and convolutions: what the product kernel does in registers, and a block program for the rest.
+//! Epilogues of contractions and convolutions: what the product kernel does in registers, and a block program for the
+//! rest.
 //!
-//! From the accumulator outwards, a constant factor, a bias per column, a residual in the result's own layout and a ReLU
-//! or clip become the kernel's built-in epilogue. What is left runs as a block program on each finished tile, in cache.
+//! From the accumulator outwards, a constant factor, a bias per column, a residual in the result's own layout and a
+//! ReLU or clip become the kernel's built-in epilogue. What is left runs as a block program on each finished tile, in
+//! cache.
 
 use ir::entity::Entity;
 use ir::host::block::{Class, Program};
@@ -199,8 +201,9 @@ pub(crate) fn take(
     if plain && stores == 1 && !lets {
         return Ok(Some(taken));
     }
-    // In f32 the unfinished product lies in the result's own memory, where a result in place of an operand still has that
-    // operand: what the program reads there would be gone. (A residual that the kernel adds itself is read in time.)
+    // In f32 the unfinished product lies in the result's own memory, where a result in place of an operand still has
+    // that operand: what the program reads there would be gone. (A residual that the kernel adds itself is read in
+    // time.)
     if out == DType::F32 && reads(kernel, &all, at, param) {
         return Ok(None);
     }

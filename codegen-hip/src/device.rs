@@ -7,8 +7,8 @@ pub fn headers() -> &'static [(&'static str, &'static str)] {
     HEADERS
 }
 
-/// Whether the library has a form `NAME_as<T>` of a function of `f32` that gives the digits of a 16-bit type, in fewer instructions than
-/// the function itself.
+/// Whether the library has a form `NAME_as<T>` of a function of `f32` that gives the digits of a 16-bit type, in fewer
+/// instructions than the function itself.
 pub fn has_short_form(op: UnaryOp) -> bool {
     matches!(op, UnaryOp::Gelu)
 }

@@ -51,8 +51,8 @@ pub fn emit_by(plan: &Plan, id: KernelId, mapping: Mapping) -> Result<Source, Em
 /// What tells AMD's compiler to keep loops. Those that the device library asks to unroll are unrolled all the same.
 const KEEP_LOOPS: &str = "-fno-unroll-loops";
 
-/// Has AMD's compiler keep loops whose number of turns it knows: where it unrolls a product's few steps along k, it moves the reads of all of
-/// them to the front, and what they bring spills.
+/// Has AMD's compiler keep loops whose number of turns it knows: where it unrolls a product's few steps along k, it
+/// moves the reads of all of them to the front, and what they bring spills.
 pub fn keep_loops(mut source: Source) -> Source {
     source.options.push(KEEP_LOOPS.to_owned());
     source
@@ -73,8 +73,8 @@ struct Beside {
     reads_early: bool,
 }
 
-/// Prints one kernel. `aliased` says of each parameter whether some launch gives its bytes to another parameter too; one that it
-/// does not list has its bytes alone.
+/// Prints one kernel. `aliased` says of each parameter whether some launch gives its bytes to another parameter too;
+/// one that it does not list has its bytes alone.
 ///
 /// # Errors
 /// A body with no HIP form, or a mapping that does not go with the body.
@@ -131,11 +131,12 @@ fn print_kernel(
     })
 }
 
-/// How a platform's compiler is asked for optimised C++17 that rounds each result, as the ops of a model do: `x * x - y * y` is 0 where
-/// x is y. Sums of products are fused by name (`math::multiply_add`). NVRTC optimises unless it is told not to and has no `-O3`; unasked
-/// it warns of names that are not used (177), as an index of a row may be, of unsigned elements below zero (186), and of
-/// divisions by an extent of zero (39, 179) in kernels that are never launched. Instructions of warp groups are no part of what later
-/// architectures have too: NVRTC takes them for the architecture with an `a` behind its name alone.
+/// How a platform's compiler is asked for optimised C++17 that rounds each result, as the ops of a model do:
+/// `x * x - y * y` is 0 where x is y. Sums of products are fused by name (`math::multiply_add`). NVRTC optimises unless
+/// it is told not to and has no `-O3`; unasked it warns of names that are not used (177), as an index of a row may be,
+/// of unsigned elements below zero (186), and of divisions by an extent of zero (39, 179) in kernels that are never
+/// launched. Instructions of warp groups are no part of what later architectures have too: NVRTC takes them for the
+/// architecture with an `a` behind its name alone.
 fn options(kernel: &Kernel, target: &Target) -> Vec<String> {
     let options: &[&str] = match target.platform {
         Platform::Cuda => &["-std=c++17", "--fmad=false", "--diag-suppress=39,177,179,186"],

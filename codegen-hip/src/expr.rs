@@ -1,8 +1,8 @@
 //! Expressions: what is named, what stands in line, and how each member is spelled.
 //!
-//! A [`Printer`] holds what is in view: names of variables, of axes and of expressions that have been computed. Expressions
-//! used more than once become locals. A `Select` stays lazy: what is loaded only in a branch is spelled inside that branch,
-//! as `?:`, or as `if`/`else` when the branch has locals of its own.
+//! A [`Printer`] holds what is in view: names of variables, of axes and of expressions that have been computed.
+//! Expressions used more than once become locals. A `Select` stays lazy: what is loaded only in a branch is spelled
+//! inside that branch, as `?:`, or as `if`/`else` when the branch has locals of its own.
 
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, VarId};
 use ir::op::{BinaryOp, UnaryKind, UnaryOp};
@@ -78,8 +78,8 @@ pub struct Printer<'a> {
     pub reads_early: bool,
     /// Whether the kernel lets the next launch begin as soon as all of its workgroups are at work.
     pub lets_next_begin: bool,
-    /// A variable whose multiple and what is added to that are one operation. In the score of an attention, which is one op
-    /// of the model, it is the sum of products of a query and a key.
+    /// A variable whose multiple and what is added to that are one operation. In the score of an attention, which is
+    /// one op of the model, it is the sum of products of a query and a key.
     pub fused: Option<VarId>,
     sizes: Vec<(ir::Symbol, String)>,
     vars: Vec<String>,
@@ -285,8 +285,9 @@ impl<'a> Printer<'a> {
         self.spell(root).text
     }
 
-    /// Returns the loads that are not named yet and happen on one set of conditions alone, with these: each with whether it holds. Loads
-    /// that happen in any case have none. Neither conditions nor positions of a conditional load are read from memory.
+    /// Returns the loads that are not named yet and happen on one set of conditions alone, with these: each with
+    /// whether it holds. Loads that happen in any case have none. Neither conditions nor positions of a conditional
+    /// load are read from memory.
     pub fn loads_by_conditions(&self, roots: &[ExprId]) -> Vec<(ExprId, Vec<(ExprId, bool)>)> {
         #[derive(Clone, PartialEq)]
         enum When {
@@ -520,7 +521,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A function of f32 with a short form and what it is taken of, where nothing but the expression that is being spelled reads it.
+    /// A function of f32 with a short form and what it is taken of, where nothing but the expression that is being
+    /// spelled reads it.
     fn shortened(&self, e: ExprId) -> Option<(UnaryOp, ExprId)> {
         match self.kernel.exprs[e] {
             Expr::Unary(op, x) if has_short_form(op) && self.view.exprs[e.index()].is_none() => {

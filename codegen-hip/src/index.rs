@@ -12,8 +12,8 @@ const LARGEST: i64 = 1 << 30;
 pub struct ExprFacts {
     /// An `i64` expression whose C++ type is `int`: it and all below it fit.
     pub is_int: Vec<bool>,
-    /// An `i64` sum, difference or product that is known not to overflow: index arithmetic, where a size that the model left open
-    /// counts as at most 2^30. What the model itself computes of numbers it reads may overflow, and wraps.
+    /// An `i64` sum, difference or product that is known not to overflow: index arithmetic, where a size that the model
+    /// left open counts as at most 2^30. What the model itself computes of numbers it reads may overflow, and wraps.
     pub is_exact: Vec<bool>,
     /// Something is loaded below.
     pub loads: Vec<bool>,
@@ -64,7 +64,8 @@ impl ExprFacts {
 /// The least and the largest value, where both are known; of what may overflow neither is.
 type Range = Option<(i64, i64)>;
 
-/// The range of an `i64` expression from those of its operands. Sizes without an upper bound are at most `open`, if that is given.
+/// The range of an `i64` expression from those of its operands. Sizes without an upper bound are at most `open`, if
+/// that is given.
 fn range_of(kernel: &Kernel, symbols: &Symbols, e: &Expr, range: &[Range], open: Option<i64>) -> Range {
     match e {
         Expr::Const(_, s) => Some((s.as_i64(), s.as_i64())),

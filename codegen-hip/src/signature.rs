@@ -7,8 +7,9 @@ use crate::expr::Printer;
 use crate::types::in_memory;
 
 impl Printer<'_> {
-    /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is said, nor of those
-    /// that the launch before may write while a kernel reads its constants: what never changes may be read at any time.
+    /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is
+    /// said, nor of those that the launch before may write while a kernel reads its constants: what never changes may
+    /// be read at any time.
     pub fn open_kernel(&mut self, block: u32, aliased: &[bool]) {
         let kernel = self.kernel;
         for origin in &kernel.origins {

@@ -1,9 +1,11 @@
-//! Prints published rankings of one kernel's variants beside the predicted ones: HipKittens' products of bf16 on MI355X.
+//! Prints published rankings of one kernel's variants beside the predicted ones: HipKittens' products of bf16 on
+//! MI355X.
 //!
-//! The kernels are not part of this repository: `GRAPHC_HIPKITTENS` names a clone of github.com/HazyResearch/HipKittens, of which
-//! the commits below are read by `git`. They are compiled as they are; `rankings/include` has what their headers ask of a host.
-//! Words behind `--` choose rankings by a part of their names. It fails where neighbours that differ by more than a tenth come out
-//! in another order, but for variants that are known to miss, which say why.
+//! The kernels are not part of this repository: `GRAPHC_HIPKITTENS` names a clone of
+//! github.com/HazyResearch/HipKittens, of which the commits below are read by `git`. They are compiled as they are;
+//! `rankings/include` has what their headers ask of a host. Words behind `--` choose rankings by a part of their names.
+//! It fails where neighbours that differ by more than a tenth come out in another order, but for variants that are
+//! known to miss, which say why.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -16,7 +18,8 @@ use std::process::{Command, ExitCode};
 
 /// The commit that most kernels and headers are of.
 const PUBLISHED: &str = "f09e9685c4c6aaa41fb3ebd4fe4ca664938589e1";
-/// Headers of the time at which the micro-kernels of producers and consumers were measured; later ones do not compile with them.
+/// Headers of the time at which the micro-kernels of producers and consumers were measured; later ones do not compile
+/// with them.
 const EARLIER: &str = "6125db682a1acfb1dabd25a585d968002008e518";
 
 /// A product of `m` x `n` x `k` and what was published of it.
@@ -59,8 +62,8 @@ fn rankings() -> Vec<Ranking> {
     let ping = |name, file, published| plain(name, file, PUBLISHED, [1024, 1], 8, SQUARE, published);
     let tall = [7680, 8192, 8192];
     let split = |name, file, grid, waves, published| plain(name, file, EARLIER, grid, waves, tall, published);
-    // The variants' order of tiles, in the kernel of the same text but for later names of types: the headers that theirs needs are in no
-    // commit.
+    // The variants' order of tiles, in the kernel of the same text but for later names of types: the headers that
+    // theirs needs are in no commit.
     let order = |name, group: u32, milliseconds: f64| {
         let mut edits = vec![("const int WGM = 8;", format!("const int WGM = {};", group.max(1)))];
         if group == 0 {
@@ -255,7 +258,8 @@ fn predict(clone: &Path, variant: &Variant) -> Result<Report, String> {
         Err(NoCode::Refused(log)) => return Err(log),
     };
     let [m, n, k] = variant.size;
-    // Three matrices, each a pointer and four extents (batch, depth, rows, columns) and a word that is empty; then a stream.
+    // Three matrices, each a pointer and four extents (batch, depth, rows, columns) and a word that is empty; then a
+    // stream.
     let mut bytes = Vec::new();
     for [rows, columns] in [[m, k], [n, k], [m, n]] {
         let address = device.alloc((2 * rows * columns) as usize);

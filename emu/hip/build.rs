@@ -1,10 +1,11 @@
-//! Gives the library what a program linked against ROCm 7's HIP runtime looks for: the soname, and a version for each symbol.
+//! Gives the library what a program linked against ROCm 7's HIP runtime looks for: the soname, and a version for each
+//! symbol.
 //!
-//! `symbols.txt` lists the runtime's C functions with their versions. Those marked with `-` are not emulated; each of them
-//! becomes a stub that prints its name and gives `hipErrorNotSupported`.
+//! `symbols.txt` lists the runtime's C functions with their versions. Those marked with `-` are not emulated; each of
+//! them becomes a stub that prints its name and gives `hipErrorNotSupported`.
 //!
-//! rustc hands the linker a version script of its own, without versions. That two scripts go together needs LLD, which is
-//! rustc's linker on x86-64 Linux.
+//! rustc hands the linker a version script of its own, without versions. That two scripts go together needs LLD, which
+//! is rustc's linker on x86-64 Linux.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -59,8 +59,8 @@ pub struct Arch {
     pub mfma_flushes_denormals: bool,
     /// Whether 8-bit floats are of the FNUZ kind (otherwise OCP).
     pub fp8_fnuz: bool,
-    /// Whether a d16 load clears the other half of its register: memories with error correction write whole words. Hand-written
-    /// kernels rely on it; compilers rely on neither.
+    /// Whether a d16 load clears the other half of its register: memories with error correction write whole words.
+    /// Hand-written kernels rely on it; compilers rely on neither.
     pub d16_loads_clear: bool,
     /// Whether a 16-bit VALU result clears the upper half of its register.
     pub zero_high_16: bool,

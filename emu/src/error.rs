@@ -368,7 +368,8 @@ pub enum FaultKind {
         /// The counter that covers it.
         counter: &'static str,
     },
-    /// A wave reads LDS that another wave stored, and that one came to the barrier between without waiting for its store.
+    /// A wave reads LDS that another wave stored, and that one came to the barrier between without waiting for its
+    /// store.
     #[error(
         "read at {address:#x} in LDS of what wave {writer} stored and did not wait for ({counter}) before the barrier"
     )]
@@ -411,7 +412,8 @@ pub enum FaultKind {
         /// The other wave; `u32::MAX` for several.
         other: u32,
     },
-    /// Two workgroups of a launch touched the same byte of global memory with nothing to order them, one of them writing.
+    /// Two workgroups of a launch touched the same byte of global memory with nothing to order them, one of them
+    /// writing.
     #[error("{access} at {address:#x} in global memory races with workgroup {other:?}")]
     GroupRace {
         /// What this workgroup did.

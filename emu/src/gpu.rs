@@ -21,8 +21,8 @@ pub struct LaunchOptions {
     pub uninitialized: bool,
     /// Report registers used before their memory operation was waited on.
     pub waits: bool,
-    /// Report races within a workgroup, in LDS and in global memory; with `waits` also accesses that were under way when their wave
-    /// came to a barrier. Slow.
+    /// Report races within a workgroup, in LDS and in global memory; with `waits` also accesses that were under way
+    /// when their wave came to a barrier. Slow.
     pub races: bool,
     /// Report races between the workgroups of a launch in global memory. Slow, and workgroups run one after the other.
     /// Atomics order the workgroups that meet in them.
@@ -107,8 +107,8 @@ pub const MOST_GROUPS_YZ: u32 = 65_535;
 const STRIPPED_LIMIT: u64 = 1 << 18;
 /// Where a launch's argument block lies. No allocation is there.
 const KERNARG_BASE: u64 = 0x6f00_0000_0000;
-/// Argument blocks and images are as long as a multiple of this: the widest scalar load. Compilers read whole loads where the last
-/// argument or constant is a part of one, since runtimes give memory in larger pieces.
+/// Argument blocks and images are as long as a multiple of this: the widest scalar load. Compilers read whole loads
+/// where the last argument or constant is a part of one, since runtimes give memory in larger pieces.
 const SCALAR_LOAD_BYTES: usize = 64;
 /// Where its dispatch packet lies.
 const DISPATCH_BASE: u64 = 0x6f01_0000_0000;
@@ -267,8 +267,8 @@ impl Gpu {
 
     /// Predicts the time of a launch, its grid in work-items, from a sample of its workgroups.
     ///
-    /// Only sampled workgroups run, unchecked and without their matrix arithmetic, so memory afterwards holds nothing of use.
-    /// Buffers should hold what the kernel's control flow and addresses depend on.
+    /// Only sampled workgroups run, unchecked and without their matrix arithmetic, so memory afterwards holds nothing
+    /// of use. Buffers should hold what the kernel's control flow and addresses depend on.
     pub fn time(
         &self,
         kernel: &Kernel,

@@ -59,8 +59,8 @@ impl Drop for Region {
 }
 
 fn layout(size: u64) -> Layout {
-    // At an alignment that the allocator gives anyway its zeros are pages that are made when they are touched; at a larger one it
-    // would write them all.
+    // At an alignment that the allocator gives anyway its zeros are pages that are made when they are touched; at a
+    // larger one it would write them all.
     Layout::from_size_align(size.max(16) as usize, 16).expect("a device allocation is below isize::MAX")
 }
 

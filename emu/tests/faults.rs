@@ -470,7 +470,8 @@ fn bad_input_gives_typed_errors() {
     ));
 }
 
-/// Workgroups that write one byte, or read what another wrote with nothing to order them; and the patterns that are right.
+/// Workgroups that write one byte, or read what another wrote with nothing to order them; and the patterns that are
+/// right.
 #[test]
 fn races_between_workgroups() {
     for arch in ARCHES {

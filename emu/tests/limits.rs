@@ -50,7 +50,8 @@ fn scalar_load(text: &str) -> Option<u32> {
     )
 }
 
-/// Arguments end where they like, and compilers read whole loads: what lies behind the last one belongs to nobody, and is there.
+/// Arguments end where they like, and compilers read whole loads: what lies behind the last one belongs to nobody, and
+/// is there.
 #[test]
 fn argument_lists_of_every_length_are_read_whole() {
     let shapes: Vec<(usize, usize)> = (1..4)
@@ -126,8 +127,8 @@ extern "C" __global__ void behind(int* y, int word) {
     }
 }
 
-/// The product as tutorials write it: tiles of both operands in LDS, a thread's results in registers, sizes and factors as numbers
-/// behind the pointers.
+/// The product as tutorials write it: tiles of both operands in LDS, a thread's results in registers, sizes and factors
+/// as numbers behind the pointers.
 const SGEMM: &str = r#"
 constexpr int BM = 32, BN = 32, BK = 8, TM = 4, TN = 4;
 extern "C" __global__ void sgemm(const float* A, const float* B, float* C, int n, float alpha, float beta) {

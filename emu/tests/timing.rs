@@ -1,4 +1,5 @@
-//! The timing model: defects that are planted are named, changes do what they must, and the same input gives the same cycles.
+//! The timing model: defects that are planted are named, changes do what they must, and the same input gives the same
+//! cycles.
 
 mod common;
 mod micro;
@@ -336,7 +337,8 @@ fn loads_beyond_the_survey_are_shared() {
         &[Arg::Ptr(out), Arg::Ptr(input), Arg::F32(0.5)],
     );
     assert!(report.instructions > 104.0 * 4.0 * 9000.0, "{}", report.instructions);
-    // 1024 lines of 1 KB, read by all 104 and fetched once, but for those of the fiftieth that is taken to have drifted apart.
+    // 1024 lines of 1 KB, read by all 104 and fetched once, but for those of the fiftieth that is taken to have drifted
+    // apart.
     let bytes = 1024.0 * 1024.0;
     assert!(
         report.dram_bytes > 0.9 * bytes && report.dram_bytes < 4.0 * bytes,
@@ -382,8 +384,8 @@ fn loads_to_lds_take_its_banks() {
     assert!((busy / expected - 1.0).abs() < 0.02, "{busy} {expected}");
 }
 
-/// Loops of arithmetic, memory and LDS, also with a barrier and with several rounds: as long by their samples as whole, to a percent
-/// (RDNA: three).
+/// Loops of arithmetic, memory and LDS, also with a barrier and with several rounds: as long by their samples as whole,
+/// to a percent (RDNA: three).
 #[test]
 fn sampled_loops_take_as_long_as_whole_ones() {
     let mut misses = Vec::new();
@@ -467,8 +469,8 @@ fn loops_that_loads_end_are_whole() {
     assert!(report.cycles > 4000 * 120, "{}", report.cycles);
 }
 
-/// Random straight programs in a loop of one wave: one more instruction never makes them faster but by rounding. (Among several waves
-/// a later one may meet a unit free by luck.)
+/// Random straight programs in a loop of one wave: one more instruction never makes them faster but by rounding. (Among
+/// several waves a later one may meet a unit free by luck.)
 #[test]
 fn more_work_takes_no_less_time() {
     const LINES: [&str; 8] = [
@@ -529,8 +531,8 @@ fn published_micro_benchmarks_are_met() {
     assert!(middle < 0.05, "half of the rows miss by {middle}");
 }
 
-/// Nothing of the model was fitted to stencils over planes: they stand on what L2 keeps of the plane before, with one point a lane and
-/// with several.
+/// Nothing of the model was fitted to stencils over planes: they stand on what L2 keeps of the plane before, with one
+/// point a lane and with several.
 #[test]
 fn published_stencils_are_met() {
     let stencils = micro::not_fitted().into_iter().filter(|row| row.number == "21");
@@ -563,8 +565,8 @@ fn loads_of_lines_under_way_ask_l2_again() {
     }
 }
 
-/// DRAM opens the rows of every stream again after each turn between reads and writes: sums of vectors in allocations of their own take
-/// longer than the same bytes of one allocation. A memory-side cache orders that itself.
+/// DRAM opens the rows of every stream again after each turn between reads and writes: sums of vectors in allocations
+/// of their own take longer than the same bytes of one allocation. A memory-side cache orders that itself.
 #[test]
 fn streams_of_dram_lose_by_their_number() {
     for (arch, loss) in [("gfx90a", 1.06), ("gfx942", 1.0)] {
@@ -581,7 +583,8 @@ fn streams_of_dram_lose_by_their_number() {
     }
 }
 
-/// The waves of a unit share its queue of LDS instructions alike, so that they go on together: the youngest is not served last.
+/// The waves of a unit share its queue of LDS instructions alike, so that they go on together: the youngest is not
+/// served last.
 #[test]
 fn waves_that_wait_for_lds_go_on_together() {
     let Some(device) = device("gfx942") else { return };
@@ -608,7 +611,8 @@ fn waves_that_wait_for_lds_go_on_together() {
     assert!(first * 100 > last * 90, "{ends:?}");
 }
 
-/// Workgroups read the rows that those of the row before read: as far as L2 has room for what was read since, DRAM gives them once.
+/// Workgroups read the rows that those of the row before read: as far as L2 has room for what was read since, DRAM
+/// gives them once.
 #[test]
 fn l2_keeps_what_the_last_row_of_workgroups_read() {
     let Some(device) = device("gfx90a") else { return };

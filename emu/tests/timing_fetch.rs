@@ -1,5 +1,5 @@
-//! Instruction fetch in the timing model: code beyond the instruction cache, code that is not there yet, and instructions across
-//! fetches.
+//! Instruction fetch in the timing model: code beyond the instruction cache, code that is not there yet, and
+//! instructions across fetches.
 
 mod common;
 use common::{Arg, Device, Random};
@@ -41,7 +41,8 @@ const CACHES: [(&str, u32, u32, f64); 4] = [
     ("gfx1201", 32 << 10, 128, 1.0),
 ];
 
-/// A loop that the cache holds costs its instructions; of one that it does not, each line comes from L2 in each iteration.
+/// A loop that the cache holds costs its instructions; of one that it does not, each line comes from L2 in each
+/// iteration.
 #[test]
 fn a_loop_beyond_the_cache_waits_for_instructions() {
     for (arch, bytes, line, cycles) in CACHES {

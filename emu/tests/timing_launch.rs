@@ -235,7 +235,8 @@ fn few_rounds_tell_what_many_take() {
     }
 }
 
-/// The dispatcher of a shader engine takes 16.5 cycles for a workgroup, or 4.3 for each of its waves where that is more.
+/// The dispatcher of a shader engine takes 16.5 cycles for a workgroup, or 4.3 for each of its waves where that is
+/// more.
 #[test]
 fn small_workgroups_wait_for_the_dispatcher() {
     let Some(device) = Device::new(

@@ -1,6 +1,6 @@
-//! Every wait and every barrier of some kernels is removed in turn, of waits for several counters each counter by itself: every removal that
-//! matters on hardware is reported, whatever the numbers are. A removal that is not reported is harmless by a rule ([`is_covered`],
-//! [`is_last`]), or is one of those that [`OWN`] lists with the reason.
+//! Every wait and every barrier of some kernels is removed in turn, of waits for several counters each counter by
+//! itself: every removal that matters on hardware is reported, whatever the numbers are. A removal that is not reported
+//! is harmless by a rule ([`is_covered`], [`is_last`]), or is one of those that [`OWN`] lists with the reason.
 
 mod common;
 use common::{Arg, Compiled, Device, compiled, rewrite_instructions};
@@ -288,7 +288,8 @@ impl std::fmt::Display for Unnoticed {
     }
 }
 
-/// Makes all changes that `changes` gives for an instruction, one at a time; returns how many there were and those without a report.
+/// Makes all changes that `changes` gives for an instruction, one at a time; returns how many there were and those
+/// without a report.
 fn sweep(arch: &str, good: &Compiled, changes: impl Fn(&str) -> Vec<(u32, String, String)>) -> (usize, Vec<Unnoticed>) {
     let (mut all, mut unnoticed) = (0, Vec::new());
     for kernel in KERNELS {
@@ -377,8 +378,9 @@ fn loads(text: &str, counter: &str) -> bool {
     names.iter().any(|name| text.starts_with(name)) && !text.contains("_lds_")
 }
 
-/// Whether a wait is needless: in a straight line another wait for as much follows, or the kernel's end, before anything but loads, which
-/// return in order, names a register that is loaded. Its own scratch and its own global memory a wave meets in order.
+/// Whether a wait is needless: in a straight line another wait for as much follows, or the kernel's end, before
+/// anything but loads, which return in order, names a register that is loaded. Its own scratch and its own global
+/// memory a wave meets in order.
 fn is_covered(found: &Unnoticed) -> bool {
     let (counter, left) = match waits_for(&found.lines[found.at])
         .into_iter()
@@ -416,7 +418,8 @@ fn is_last(found: &Unnoticed) -> bool {
     found.removed == "barrier" && !behind.any(|line| line.starts_with("ds_") || line.starts_with("s_cbranch"))
 }
 
-/// Removals that are harmless because a wave meets only its own data behind them: of a GPU and a kernel, how many waits and barriers.
+/// Removals that are harmless because a wave meets only its own data behind them: of a GPU and a kernel, how many waits
+/// and barriers.
 const OWN: [(&str, &str, usize, usize); 8] = [
     // From the half of 32 or 64 on, which one wave adds up, no other wave meets what it stored.
     ("gfx90a", "sums", 7, 7),

@@ -162,7 +162,8 @@ fn apply(model: &mut ModelProto, constants: &[TensorProto], change: Change) {
     }
 }
 
-/// Gives products of a file four-bit weights, which raises the operator set of all else: a file that is still a model, or an error.
+/// Gives products of a file four-bit weights, which raises the operator set of all else: a file that is still a model,
+/// or an error.
 fn quantized(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     let Ok(file) = ModelFile::from_bytes("mutated", bytes.into(), None) else {
         return Ok(());

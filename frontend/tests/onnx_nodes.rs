@@ -1,7 +1,7 @@
 //! ONNX's own node tests (see `scripts/py/onnx_node_cases.py`): each is imported, evaluated, and compared.
 //!
-//! A case may be refused with a typed error; the ops for which that happens are listed, so that a newly refused one fails
-//! the test. Whatever is imported must give the expected values.
+//! A case may be refused with a typed error; the ops for which that happens are listed, so that a newly refused one
+//! fails the test. Whatever is imported must give the expected values.
 
 mod cases;
 
@@ -77,7 +77,8 @@ fn run(case: &Case) -> Outcome {
     differs.map_or(Outcome::Right, Outcome::Differs)
 }
 
-/// Cases whose values differ, each by its name, and the standard's words that allow it. Their types and shapes do not differ.
+/// Cases whose values differ, each by its name, and the standard's words that allow it. Their types and shapes do not
+/// differ.
 const DIFFERENT: [(&str, &[&str]); 5] = [
     (
         "Bernoulli: \"This operator is non-deterministic and may not produce the same values in different implementations (even if \
@@ -121,8 +122,8 @@ const DIFFERENT: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Set `GRAPHC_BLESS=1` to write the list of refused cases anew, `GRAPHC_NODE_CASES` to a file of other cases to list what becomes of
-/// them.
+/// Set `GRAPHC_BLESS=1` to write the list of refused cases anew, `GRAPHC_NODE_CASES` to a file of other cases to list
+/// what becomes of them.
 #[test]
 fn onnx_node_tests() {
     let mut right = 0;

@@ -1,5 +1,5 @@
-//! Quantised models against what onnxruntime gives (see `scripts/py/quantised_cases.py`): each op alone, and networks as its
-//! quantiser writes them.
+//! Quantised models against what onnxruntime gives (see `scripts/py/quantised_cases.py`): each op alone, and networks
+//! as its quantiser writes them.
 
 #[path = "cases/against.rs"]
 mod against;

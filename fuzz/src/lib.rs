@@ -1,10 +1,10 @@
-//! Files that nobody wrote by accident: artifacts, plans and kernels that an attacker changed, checksums recomputed, and every other
-//! kind of file that graphc reads.
+//! Files that nobody wrote by accident: artifacts, plans and kernels that an attacker changed, checksums recomputed,
+//! and every other kind of file that graphc reads.
 //!
-//! A target makes one case from a seeded generator: it takes something valid, changes a few of its fields or bytes, and does with it
-//! what graphc would. Whatever is accepted is run. A case fails when something panics, or when memory that is not a buffer's is
-//! touched: the caller's buffers and the constants end at a page that nobody may access ([`guarded`]), and arithmetic that
-//! overflows panics in the builds that fuzz.
+//! A target makes one case from a seeded generator: it takes something valid, changes a few of its fields or bytes, and
+//! does with it what graphc would. Whatever is accepted is run. A case fails when something panics, or when memory that
+//! is not a buffer's is touched: the caller's buffers and the constants end at a page that nobody may access
+//! ([`guarded`]), and arithmetic that overflows panics in the builds that fuzz.
 //!
 //! ```text
 //! graphc-fuzz kernel --runs 100000 --seed 1        a process that starts itself again for each case that ended it

@@ -64,7 +64,8 @@ fn main() -> ExitCode {
 const FIELDS: usize = 5;
 /// Stands where the case is, once all are done. Exit codes do not say it: AddressSanitizer's is 1, too.
 const DONE: u64 = u64::MAX;
-/// What children are told unless `ASAN_OPTIONS` is set: constants live as long as the process, and refused memory is an error.
+/// What children are told unless `ASAN_OPTIONS` is set: constants live as long as the process, and refused memory is an
+/// error.
 const SANITIZER: &str = "detect_leaks=0:allocator_may_return_null=1";
 
 fn read_state(path: &PathBuf) -> [u64; FIELDS] {

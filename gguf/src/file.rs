@@ -30,7 +30,8 @@ pub struct GgufFile {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
     pub ty: TensorType,
-    /// ggml's order: the first dim is the one whose elements are neighbours. A matrix of `[out, in]` has `[in, out]` here.
+    /// ggml's order: the first dim is the one whose elements are neighbours. A matrix of `[out, in]` has `[in, out]`
+    /// here.
     pub dims: Vec<u64>,
     /// Blocks as the file has them.
     pub bytes: Bytes,
@@ -97,7 +98,8 @@ impl GgufFile {
         }
     }
 
-    /// Reads bytes in memory; `name` stands for the file in messages. A split model is read by [`open`](GgufFile::open) alone.
+    /// Reads bytes in memory; `name` stands for the file in messages. A split model is read by [`open`](GgufFile::open)
+    /// alone.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: impl Into<Bytes>) -> Result<GgufFile, GgufError> {
         GgufFile::read(name.as_ref(), bytes.into())
     }
@@ -275,8 +277,9 @@ fn map(path: &Path) -> Result<Bytes, GgufError> {
         // An empty file cannot be mapped.
         return Ok(Bytes::new());
     }
-    // SAFETY: the map is read only; a file that somebody else changes meanwhile gives other numbers, and one that is cut ends the
-    // process when the part that is gone is read. Weights of many gigabytes are mapped by every loader for want of a better way.
+    // SAFETY: the map is read only; a file that somebody else changes meanwhile gives other numbers, and one that is
+    // cut ends the process when the part that is gone is read. Weights of many gigabytes are mapped by every loader for
+    // want of a better way.
     let map = unsafe { memmap2::Mmap::map(&opened) }.map_err(|error| Problem::Io(error).in_file(path))?;
     Ok(Bytes::from_owner(map))
 }

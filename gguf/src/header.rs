@@ -1,6 +1,7 @@
 //! The head of one GGUF file: metadata and where tensors lie.
 //!
-//! Before: bytes of a file. After: keys and tensors that are each inside the file, of known types, aligned, without overlap.
+//! Before: bytes of a file. After: keys and tensors that are each inside the file, of known types, aligned, without
+//! overlap.
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;

@@ -1,8 +1,8 @@
 //! GGUF, the file format of llama.cpp's models: reading, writing, and the numbers that its blocks stand for.
 //!
-//! [`GgufFile`] maps a file, or all files of a split model, and checks it whole before it gives anything: each count against the bytes
-//! that are left, each tensor's place against the file's end. [`dequantize`] turns blocks into `f32`, by the formulas of ggml's
-//! `ggml-quants.c`. [`GgufWriter`] writes files, for tests and converters.
+//! [`GgufFile`] maps a file, or all files of a split model, and checks it whole before it gives anything: each count
+//! against the bytes that are left, each tensor's place against the file's end. [`dequantize`] turns blocks into `f32`,
+//! by the formulas of ggml's `ggml-quants.c`. [`GgufWriter`] writes files, for tests and converters.
 //!
 //! The format is version 3 of ggml's `docs/gguf.md`, little-endian; version 2 is laid out alike and is read too.
 //!

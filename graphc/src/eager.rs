@@ -1,7 +1,7 @@
 //! Tensors with values: `realize()`, `to_vec()`, `item()`, which compile and run behind the scenes.
 //!
-//! Programs are cached by what they compute: a second expression of the same operations and shapes does not compile, also
-//! when its data differs, since data is passed as arguments. Named parameters count as part of the program.
+//! Programs are cached by what they compute: a second expression of the same operations and shapes does not compile,
+//! also when its data differs, since data is passed as arguments. Named parameters count as part of the program.
 //!
 //! ```
 //! use graphc::prelude::*;
@@ -13,7 +13,8 @@
 //! # Ok::<(), graphc::Error>(())
 //! ```
 //!
-//! An [`Eager`] of a GPU leaves what it [realizes](Eager::realize) there, and expressions of that are computed there too.
+//! An [`Eager`] of a GPU leaves what it [realizes](Eager::realize) there, and expressions of that are computed there
+//! too.
 
 use std::any::Any;
 use std::fmt;
@@ -27,8 +28,8 @@ use runtime::{DeviceTensor, Given, Value, Wanted};
 use crate::error::{Error, Result};
 use crate::session::{CacheStats, Engine, SessionCache, SessionOptions};
 
-/// Computes tensors, with its own options and cache of programs. [`Realize`] uses one that the process shares, or that of the device
-/// where a tensor's data is. Cloning it makes another handle.
+/// Computes tensors, with its own options and cache of programs. [`Realize`] uses one that the process shares, or that
+/// of the device where a tensor's data is. Cloning it makes another handle.
 #[derive(Clone, Debug)]
 pub struct Eager {
     inner: Arc<Inner>,
@@ -112,8 +113,8 @@ impl Eager {
     /// Computes several tensors in one program; what they share is computed once.
     ///
     /// # Errors
-    /// The first error of a poisoned tensor; a tensor that depends on inputs; data on another device; what compiling or running
-    /// reports.
+    /// The first error of a poisoned tensor; a tensor that depends on inputs; data on another device; what compiling or
+    /// running reports.
     pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<HostTensor>> {
         if tensors.is_empty() {
             return Ok(Vec::new());

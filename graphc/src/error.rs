@@ -163,8 +163,8 @@ impl Error {
         }
     }
 
-    /// Says whether sizes or numbers of the inputs may be at fault: a model that cannot be had with its sizes left open, or not at these
-    /// sizes, may be had when it is compiled for them alone.
+    /// Says whether sizes or numbers of the inputs may be at fault: a model that cannot be had with its sizes left
+    /// open, or not at these sizes, may be had when it is compiled for them alone.
     pub fn is_of_sizes(&self) -> bool {
         use frontend::onnx::ImportError;
         use ir::graph::BindError;
@@ -252,8 +252,8 @@ impl Error {
         }
     }
 
-    /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
-    /// for results that do not match.
+    /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our
+    /// failures and for results that do not match.
     pub fn exit_code(&self) -> u8 {
         use passes::quantize::recipe::QuantizeError;
         use passes::stream::StreamError;

@@ -1,7 +1,7 @@
 //! A lazy computation-graph compiler for AMD GPUs.
 //!
-//! A model comes in (the [`frontend`]'s DSL, ONNX, `.gir` text), is optimised as a graph and leaves as a small program of fused
-//! HIP C++ kernels, which hiprtc compiles, or runs on the CPU with nothing installed.
+//! A model comes in (the [`frontend`]'s DSL, ONNX, `.gir` text), is optimised as a graph and leaves as a small program
+//! of fused HIP C++ kernels, which hiprtc compiles, or runs on the CPU with nothing installed.
 //!
 //! ```text
 //! driver::load -> driver::build -> driver::compile -> runtime::Executable

@@ -1,4 +1,5 @@
-//! Whether graphc was built with optimisation. Without it the CPU device is many times slower, and whoever uses it is told.
+//! Whether graphc was built with optimisation. Without it the CPU device is many times slower, and whoever uses it is
+//! told.
 
 use std::sync::Once;
 

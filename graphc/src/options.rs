@@ -29,7 +29,8 @@
 //! | `MIOPEN_DEBUG_GCN_ASM_KERNELS` | read by MIOpen: 0 leaves its kernels in assembly out | 0 in a sysroot, whose build has none; else MIOpen's own |
 //! | `GRAPHC_EMU_TIME` | read by the stand-in HIP runtime: the file of its reports | none |
 //!
-//! A variable that begins with `GRAPHC_` and is none of these, nor one of the stand-in's or of graphc's own tests, is named in a warning.
+//! A variable that begins with `GRAPHC_` and is none of these, nor one of the stand-in's or of graphc's own tests, is
+//! named in a warning.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -229,7 +230,8 @@ impl Settings {
         })
     }
 
-    /// How a program is loaded: as `load` says and, where it is silent, as the settings say. Every verb and every session asks here.
+    /// How a program is loaded: as `load` says and, where it is silent, as the settings say. Every verb and every
+    /// session asks here.
     pub fn loading(&self, mut load: LoadOptions) -> LoadOptions {
         if load.threads == 0 {
             load.threads = self.threads;

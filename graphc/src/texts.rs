@@ -1,4 +1,5 @@
-//! Texts of options that the command line and embedding apps share: each reader says what it takes where a text is something else.
+//! Texts of options that the command line and embedding apps share: each reader says what it takes where a text is
+//! something else.
 
 use ir::DType;
 use passes::WeightType;

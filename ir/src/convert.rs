@@ -121,8 +121,8 @@ pub fn round_to(dtype: DType, value: f64) -> f64 {
     }
 }
 
-/// Encodes one number to an 8-bit float, rounding to nearest even: `f8e4m3fn` saturates, `f8e5m2` gives infinity, the FNUZ types
-/// NaN. `None` for other types.
+/// Encodes one number to an 8-bit float, rounding to nearest even: `f8e4m3fn` saturates, `f8e5m2` gives infinity, the
+/// FNUZ types NaN. `None` for other types.
 pub fn encode_f8(dtype: DType, value: f64) -> Option<u8> {
     Some(match dtype {
         DType::F8E4M3FN => F8E4M3::from_f64(value).to_bits(),

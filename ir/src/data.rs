@@ -157,8 +157,8 @@ impl HostTensor {
         self.to_f64().into_iter().map(|v| v as f32).collect()
     }
 
-    /// Returns `count` entries of an axis from `start` on; None where they are not there, or do not begin and end with a byte. Of the
-    /// first axis nothing is copied.
+    /// Returns `count` entries of an axis from `start` on; None where they are not there, or do not begin and end with
+    /// a byte. Of the first axis nothing is copied.
     pub fn part(&self, axis: usize, start: usize, count: usize) -> Option<HostTensor> {
         let size = *self.shape.get(axis)?;
         if start.checked_add(count)? > size {
@@ -186,7 +186,8 @@ impl HostTensor {
         HostTensor::new(self.dtype, shape, bytes).ok()
     }
 
-    /// Joins tensors along an axis: what [`HostTensor::part`] took apart. None where there are none, or they do not fit each other.
+    /// Joins tensors along an axis: what [`HostTensor::part`] took apart. None where there are none, or they do not fit
+    /// each other.
     pub fn join(parts: &[HostTensor], axis: usize) -> Option<HostTensor> {
         let first = parts.first()?;
         let mut shape = first.shape.clone();

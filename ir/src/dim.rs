@@ -1,8 +1,9 @@
 //! Sizes that may be unknown until a model is run.
 //!
 //! A [`Dim`] is an integer polynomial over *atoms*: named symbols (`batch`, `seq`) and the operations that are not
-//! polynomial (floor division, remainder, max, min, the rounded square root). It is kept in canonical form, so that equality of the text is
-//! equality of the size wherever polynomial algebra can tell; two dims that differ may still turn out equal at run time.
+//! polynomial (floor division, remainder, max, min, the rounded square root). It is kept in canonical form, so that
+//! equality of the text is equality of the size wherever polynomial algebra can tell; two dims that differ may still
+//! turn out equal at run time.
 
 mod bounds;
 mod decode;
@@ -130,8 +131,8 @@ const MOST_WEIGHT: usize = 4096;
 impl Dim {
     /// Says whether the dim is of a size that arithmetic may go on with.
     ///
-    /// Each product multiplies terms and each nested division repeats its operands, so that a short file could ask for a size of
-    /// gigabytes. What reads files refuses sizes that are not small; those of real models have a few terms.
+    /// Each product multiplies terms and each nested division repeats its operands, so that a short file could ask for
+    /// a size of gigabytes. What reads files refuses sizes that are not small; those of real models have a few terms.
     pub fn is_small(&self) -> bool {
         let mut budget = MOST_WEIGHT;
         self.is_small_within(MOST_DEPTH, &mut budget)

@@ -1,11 +1,11 @@
 //! Files that are written: what every `-o` and every saved artifact goes through.
 //!
-//! A regular file appears whole or not at all: it is written beside its place and renamed into it. It has the old file's mode, or
-//! the one that the umask gives. Everything else (a device, a FIFO, this process's standard output) is written through, as a shell's
-//! `>` does. Symlinks are followed, also one that leads to no file yet.
+//! A regular file appears whole or not at all: it is written beside its place and renamed into it. It has the old
+//! file's mode, or the one that the umask gives. Everything else (a device, a FIFO, this process's standard output) is
+//! written through, as a shell's `>` does. Symlinks are followed, also one that leads to no file yet.
 //!
-//! A process that is killed while it writes leaves its temporary file. The next write to the folder removes it: who writes one holds
-//! its lock, which goes with the process.
+//! A process that is killed while it writes leaves its temporary file. The next write to the folder removes it: who
+//! writes one holds its lock, which goes with the process.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
@@ -101,7 +101,8 @@ fn check_kind(metadata: &fs::Metadata) -> io::Result<()> {
     ))
 }
 
-/// Opens a regular file to be read; nothing else at its place makes the reader wait, also when it comes there in the meantime.
+/// Opens a regular file to be read; nothing else at its place makes the reader wait, also when it comes there in the
+/// meantime.
 ///
 /// # Errors
 /// What the system reports, and what the file is instead.

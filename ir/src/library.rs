@@ -1,7 +1,7 @@
 //! What a vendor library is asked for.
 //!
-//! A route (`passes::route`) turns an op into a [`LibraryCall`]; the runtime's `library` rooms carry it out. Operands and
-//! their types are the node's; the call adds only which library does what.
+//! A route (`passes::route`) turns an op into a [`LibraryCall`]; the runtime's `library` rooms carry it out. Operands
+//! and their types are the node's; the call adds only which library does what.
 
 use std::fmt;
 use std::str::FromStr;
@@ -50,8 +50,9 @@ impl LibraryCall {
         }
     }
 
-    /// Returns the bytes of workspace that a plan has for the call: hipBLASLt chooses among the algorithms that take no more, and more
-    /// is no faster for most products. `None` where the library has memory of its own, or says what it needs only on the device.
+    /// Returns the bytes of workspace that a plan has for the call: hipBLASLt chooses among the algorithms that take no
+    /// more, and more is no faster for most products. `None` where the library has memory of its own, or says what it
+    /// needs only on the device.
     pub const fn workspace(&self) -> Option<usize> {
         match (self.library, &self.op) {
             (Library::HipBlasLt, LibraryOp::Gemm { .. }) => Some(32 << 20),
@@ -86,7 +87,8 @@ impl LibraryCall {
 
 /// One of the algorithms of a library for a call, as the library names it.
 ///
-/// The name means something to one version of the library on one driver: everywhere else the library's own heuristic chooses.
+/// The name means something to one version of the library on one driver: everywhere else the library's own heuristic
+/// chooses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Algorithm {
     /// The library and the driver, each with its version, as the runtime says them.
@@ -131,8 +133,9 @@ impl FromStr for Algorithm {
 /// What is asked for; operands are those of the op of the same name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum LibraryOp {
-    /// Operands: lhs, rhs, what the sums are scaled by (f32) unless that is nothing, and the bias `[n]` where the epilogue has one. The
-    /// sums are scaled and have the epilogue in f32, and are rounded once, to the contraction's result type.
+    /// Operands: lhs, rhs, what the sums are scaled by (f32) unless that is nothing, and the bias `[n]` where the
+    /// epilogue has one. The sums are scaled and have the epilogue in f32, and are rounded once, to the contraction's
+    /// result type.
     Gemm {
         contract: Contract,
         scale: GemmScale,
@@ -150,8 +153,8 @@ pub enum LibraryOp {
 
 /// What all ranks of a model compute together: each gives a tensor of one type, and each is given the same result.
 ///
-/// A collective is of a set of graphs (or plans), one for each rank, which have the same collectives in the same order. Alone a graph
-/// with one has no meaning; `graph::eval::ranks` and `plan::eval::evaluate_ranks` give the set one.
+/// A collective is of a set of graphs (or plans), one for each rank, which have the same collectives in the same order.
+/// Alone a graph with one has no meaning; `graph::eval::ranks` and `plan::eval::evaluate_ranks` give the set one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Collective {
     pub kind: CollectiveKind,
@@ -164,8 +167,8 @@ pub struct Collective {
 pub enum CollectiveKind {
     /// Their sum, element by element.
     AllReduce,
-    /// All of them, one after the other in the order of the ranks: a new first axis counts the ranks. (To join another axis is to
-    /// transpose and reshape that, which costs the kernel that reads it nothing.)
+    /// All of them, one after the other in the order of the ranks: a new first axis counts the ranks. (To join another
+    /// axis is to transpose and reshape that, which costs the kernel that reads it nothing.)
     AllGather,
 }
 

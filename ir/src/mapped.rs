@@ -1,13 +1,13 @@
 //! Files mapped into memory, which may become shorter while they are in use.
 //!
-//! A page of a mapping that is behind the end of its file cannot be read: the system sends SIGBUS, which ends a process that does not
-//! handle it. Here the missing page is replaced by zeros and the mapping is marked as broken, so that whoever reads goes on, and whoever
-//! began the work asks [`check`] when it is done, and gives an error that names the file. Weights stay in the page cache that way;
-//! reading files into memory would take them twice. The rest of a file's last page reads as zeros without a signal, so the checks
-//! also compare the file's length now with the mapping's.
+//! A page of a mapping that is behind the end of its file cannot be read: the system sends SIGBUS, which ends a process
+//! that does not handle it. Here the missing page is replaced by zeros and the mapping is marked as broken, so that
+//! whoever reads goes on, and whoever began the work asks [`check`] when it is done, and gives an error that names the
+//! file. Weights stay in the page cache that way; reading files into memory would take them twice. The rest of a file's
+//! last page reads as zeros without a signal, so the checks also compare the file's length now with the mapping's.
 //!
-//! [`check`] is for work that knows its slices; [`check_all`] is for everything else: the command line asks it before each result is
-//! printed and when a verb ends, and [`crate::file::write`] asks it before a file is replaced.
+//! [`check`] is for work that knows its slices; [`check_all`] is for everything else: the command line asks it before
+//! each result is printed and when a verb ends, and [`crate::file::write`] asks it before a file is replaced.
 //!
 //! A file that is changed in place without becoming shorter is not noticed: its bytes are what they are.
 
@@ -19,7 +19,8 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use memmap2::Mmap;
 
-/// Mappings that are watched at once; more are mapped all the same, and end the process when their files become shorter.
+/// Mappings that are watched at once; more are mapped all the same, and end the process when their files become
+/// shorter.
 const WATCHED: usize = 1024;
 
 /// A place in memory that is a mapping, for the signal handler, which takes no locks.
@@ -88,8 +89,9 @@ impl Mapped {
     pub fn new(file: &File, path: &Path) -> io::Result<Mapped> {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(handle_signal);
-        // SAFETY: the map is read-only and private to this process's view. A file that becomes shorter is handled below; the bytes of
-        // one that is changed in place are read as plain bytes, and nothing relies on their staying what they were.
+        // SAFETY: the map is read-only and private to this process's view. A file that becomes shorter is handled
+        // below; the bytes of one that is changed in place are read as plain bytes, and nothing relies on their staying
+        // what they were.
         let map = unsafe { Mmap::map(file) }?;
         let mut files = watched_files();
         let place = (0..WATCHED).find(|at| files.iter().all(|watched| watched.place != *at));
@@ -161,8 +163,8 @@ pub fn check<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Trunc
     ))
 }
 
-/// Checks that the bytes of all mapped files were there whenever they were read: of those that are mapped now and, after [`remember`],
-/// also of those that were mapped before.
+/// Checks that the bytes of all mapped files were there whenever they were read: of those that are mapped now and,
+/// after [`remember`], also of those that were mapped before.
 ///
 /// # Errors
 /// A file that was found to be shorter than its mapping.
@@ -175,8 +177,8 @@ pub fn check_all() -> Result<(), Truncated> {
     broken.or_else(dropped).map_or(Ok(()), |path| Err(Truncated(path)))
 }
 
-/// Makes [`check_all`] remember broken mappings that are dropped, for the rest of the process: for programs that do one thing and end. A
-/// server that drops a broken model and goes on must not call it.
+/// Makes [`check_all`] remember broken mappings that are dropped, for the rest of the process: for programs that do one
+/// thing and end. A server that drops a broken model and goes on must not call it.
 pub fn remember() {
     REMEMBERS.store(true, Ordering::SeqCst);
 }
@@ -193,8 +195,9 @@ fn place_of(address: usize) -> Option<usize> {
 static BEFORE: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 
 fn handle_signal() {
-    // SAFETY: an action of zeros is a valid one of default flags and an empty mask, and the handler has the signature that
-    // SA_SIGINFO asks for. It runs on the alternate stack where there is one, as the handlers of the standard library do.
+    // SAFETY: an action of zeros is a valid one of default flags and an empty mask, and the handler has the signature
+    // that SA_SIGINFO asks for. It runs on the alternate stack where there is one, as the handlers of the standard
+    // library do.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -206,8 +209,8 @@ fn handle_signal() {
     }
 }
 
-/// Replaces the page of a mapping that is not there by zeros. Does nothing that a signal handler may not: it reads atomics and makes
-/// system calls.
+/// Replaces the page of a mapping that is not there by zeros. Does nothing that a signal handler may not: it reads
+/// atomics and makes system calls.
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the system gives the handler the signal's information, which for SIGBUS has an address.
     let address = unsafe { (*info).si_addr() } as usize;

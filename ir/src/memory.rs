@@ -1,7 +1,7 @@
 //! Memory of this machine: how much of it may still be taken, and asking before it is.
 //!
-//! A request that cannot be met is an error with both numbers. Without the question a large one ends the process: in the allocator
-//! where a limit is set, and by the system's hand once the pages are touched where none is.
+//! A request that cannot be met is an error with both numbers. Without the question a large one ends the process: in
+//! the allocator where a limit is set, and by the system's hand once the pages are touched where none is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ fn have(available: Option<u64>) -> String {
     }
 }
 
-/// Checks that so many bytes can be taken: of the machine's memory and swap, of what limits on the process and its control groups
-/// leave, and of its address space.
+/// Checks that so many bytes can be taken: of the machine's memory and swap, of what limits on the process and its
+/// control groups leave, and of its address space.
 ///
 /// # Errors
 /// [`NoMemory`] with both numbers.
@@ -107,7 +107,8 @@ fn left_of(limits: &str, limit: &str, status: &str, used: &str) -> Option<u64> {
     Some(soft.saturating_sub(kib << 10))
 }
 
-/// Bytes that the control groups of this process leave, of version 1 or 2, in which caches that can be dropped do not count.
+/// Bytes that the control groups of this process leave, of version 1 or 2, in which caches that can be dropped do not
+/// count.
 fn control_groups() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
     let root = Path::new("/sys/fs/cgroup");

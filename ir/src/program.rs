@@ -44,8 +44,8 @@ pub struct Source {
 }
 
 impl Program {
-    /// Keeps the variants of these indices, in this order, and the constants that they use. An index that is none of the
-    /// program's is passed over.
+    /// Keeps the variants of these indices, in this order, and the constants that they use. An index that is none of
+    /// the program's is passed over.
     #[must_use]
     pub fn select(&self, variants: &[usize]) -> Program {
         let mut constants: Table<ConstId, Constant> = Table::new();

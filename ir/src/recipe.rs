@@ -29,8 +29,8 @@ pub struct Layer {
     pub name: String,
     pub weight: Weight,
     pub activation: Activation,
-    /// Of a product, what each input along the depth is multiplied by before, and the weight's entries are divided by before they are
-    /// rounded; numbers above 0 of the weight's type. `None` where all are 1.
+    /// Of a product, what each input along the depth is multiplied by before, and the weight's entries are divided by
+    /// before they are rounded; numbers above 0 of the weight's type. `None` where all are 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Vec<f32>>,
 }
@@ -269,7 +269,8 @@ impl Weight {
         ranges.ok_or_else(|| not_finite(weight))
     }
 
-    /// Returns the integers, scales and zero points of a weight: the recipe's own integers, or those that lie nearest (ties to even).
+    /// Returns the integers, scales and zero points of a weight: the recipe's own integers, or those that lie nearest
+    /// (ties to even).
     ///
     /// # Errors
     /// A weight of another type or shape, or one that is not finite.

@@ -1,7 +1,8 @@
 //! Targets: one row of facts per architecture.
 //!
-//! Passes and codegen ask for a fact, never for a name. Peak figures are vendor data-sheet peaks of one die as the program
-//! sees it, in 10^12 operations a second (a fused multiply-add is two); they rank alternatives, they promise nothing.
+//! Passes and codegen ask for a fact, never for a name. Peak figures are vendor data-sheet peaks of one die as the
+//! program sees it, in 10^12 operations a second (a fused multiply-add is two); they rank alternatives, they promise
+//! nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,7 +39,8 @@ pub struct Architecture {
     pub product: &'static str,
     /// The products' names, which are names of the target too.
     pub aliases: &'static [&'static str],
-    /// The processors that run its code, where that is a generic code object; none where only the processor of this name does.
+    /// The processors that run its code, where that is a generic code object; none where only the processor of this
+    /// name does.
     pub serves: &'static [&'static str],
     pub platform: Platform,
     /// Lanes in a wave (warp) as graphc compiles for it.
@@ -50,10 +52,12 @@ pub struct Architecture {
     pub simds: u32,
     /// Bytes that a compute unit reads from LDS in a clock.
     pub lds_bytes_per_clock: u32,
-    /// Bytes that a lane loads straight to LDS at once, past its registers; 0 where there are no such loads. Those of four bytes that gfx90a
-    /// and gfx942 have are left out: a product takes half as long again by them (predicted for gfx942 at 4096^3, f16).
+    /// Bytes that a lane loads straight to LDS at once, past its registers; 0 where there are no such loads. Those of
+    /// four bytes that gfx90a and gfx942 have are left out: a product takes half as long again by them (predicted for
+    /// gfx942 at 4096^3, f16).
     pub direct_bytes: u32,
-    /// Bits of the elements that reads of LDS turn, where they lie along an operand's rows (`ds_read_b64_tr_b16`, `ldmatrix.trans`).
+    /// Bits of the elements that reads of LDS turn, where they lie along an operand's rows (`ds_read_b64_tr_b16`,
+    /// `ldmatrix.trans`).
     pub turned_bits: &'static [u32],
     /// Bytes that a compute unit reads from its share of the second-level cache in a clock.
     pub cache_bytes_per_clock: u32,
@@ -95,27 +99,30 @@ pub struct Architecture {
     pub channels_last: bool,
     /// Whether vendor libraries (rocBLAS, MIOpen) ship kernels for it.
     pub libraries: bool,
-    /// The share of peak that a product of the vendor's libraries is rated at. RDNA's are rated no higher than generated kernels: the emulator's
-    /// timing model predicts them to take as long (`benches/rocblas.txt`), and epilogues then take launches of their own.
+    /// The share of peak that a product of the vendor's libraries is rated at. RDNA's are rated no higher than
+    /// generated kernels: the emulator's timing model predicts them to take as long (`benches/rocblas.txt`), and
+    /// epilogues then take launches of their own.
     pub library_efficiency: f64,
     /// Whether hipBLASLt is among them.
     pub hipblaslt: bool,
     /// Whether a contraction's operand may be computed on the way in (else only strided loads are taken in).
     pub operand_prologue: bool,
-    /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
+    /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are
+    /// loops).
     pub depthwise_kernel: bool,
     /// Whether its WMMA takes each operand in both halves of a wave, twice as many registers.
     pub repeats_operands: bool,
-    /// Whether two products may be one kernel, whose waves hold rows of both: where registers have room for them and what lies between, and
-    /// that was predicted to take less time.
+    /// Whether two products may be one kernel, whose waves hold rows of both: where registers have room for them and
+    /// what lies between, and that was predicted to take less time.
     pub chains_products: bool,
     /// Whether matrix and dot instructions take subnormal numbers of f16 and bf16 for 0 (CDNA 1 and 2).
     pub flushes_subnormals: bool,
-    /// Whether its compiler shares registers out as it is told how many workgroups a unit is to have room for (NVRTC). LLVM weighs that
-    /// itself, and takes the same number as one of waves.
+    /// Whether its compiler shares registers out as it is told how many workgroups a unit is to have room for (NVRTC).
+    /// LLVM weighs that itself, and takes the same number as one of waves.
     pub told_residents: bool,
-    /// Whether a launch may begin while the one before it on its stream ends: its kernels then wait themselves for what that one has
-    /// written ("programmatic dependent launch" from CUDA 11.8 and `sm_90` on; AMD's queues have barriers only).
+    /// Whether a launch may begin while the one before it on its stream ends: its kernels then wait themselves for what
+    /// that one has written ("programmatic dependent launch" from CUDA 11.8 and `sm_90` on; AMD's queues have barriers
+    /// only).
     pub overlaps_launches: bool,
 }
 
@@ -147,8 +154,8 @@ impl Architecture {
         bytes / (self.memory_tbps * 1e6)
     }
 
-    /// Returns the least microseconds in which some operations are done at the data sheet's peak: those of a product in operands
-    /// of a type, or vector work.
+    /// Returns the least microseconds in which some operations are done at the data sheet's peak: those of a product in
+    /// operands of a type, or vector work.
     pub fn compute_us(&self, flops: f64, product: Option<DType>) -> f64 {
         let tops = product.map_or(self.vector_f32_tflops, |dtype| self.contract_tops(dtype));
         flops / (tops * 1e6)
@@ -159,7 +166,8 @@ impl Architecture {
         self.lds_bytes.max(self.launch_lds_bytes)
     }
 
-    /// Returns the vector registers that a lane has at most in a workgroup of so many threads, whose waves share out those of the unit's SIMDs.
+    /// Returns the vector registers that a lane has at most in a workgroup of so many threads, whose waves share out
+    /// those of the unit's SIMDs.
     pub fn lane_registers(&self, threads: u64) -> u32 {
         let waves = threads.div_ceil(u64::from(self.wave_size.max(1)));
         let on_a_simd = waves.div_ceil(u64::from(self.simds.max(1))).max(1);
@@ -191,8 +199,8 @@ impl Target {
         }
     }
 
-    /// The target of a device, whose driver calls its processor so: that processor, or else the generic one whose code it runs. `None` where
-    /// there is neither.
+    /// The target of a device, whose driver calls its processor so: that processor, or else the generic one whose code
+    /// it runs. `None` where there is neither.
     pub fn of_device(arch: &str) -> Option<Target> {
         if let Ok(target) = arch.parse() {
             return Some(target);
@@ -212,8 +220,9 @@ impl Target {
         }
     }
 
-    /// Says whether code compiled for this target runs on a device, whose target says what it has: the same processor or one of those that a
-    /// generic code object serves, and each feature that the code was compiled for set on the device as the code wants it.
+    /// Says whether code compiled for this target runs on a device, whose target says what it has: the same processor
+    /// or one of those that a generic code object serves, and each feature that the code was compiled for set on the
+    /// device as the code wants it.
     ///
     /// Code compiled for neither setting of a feature runs with both.
     pub fn runs_on(&self, device: &Target) -> bool {
@@ -222,8 +231,9 @@ impl Target {
         processor && fits(self.sramecc, device.sramecc) && fits(self.xnack, device.xnack)
     }
 
-    /// Returns the place, among the targets that something was compiled for, of the one whose code suits a wanted target best: the target itself,
-    /// else of those whose code runs there the one that fixes most, and of equals the first. `None` where none runs.
+    /// Returns the place, among the targets that something was compiled for, of the one whose code suits a wanted
+    /// target best: the target itself, else of those whose code runs there the one that fixes most, and of equals the
+    /// first. `None` where none runs.
     pub fn best_for(compiled: impl IntoIterator<Item = Target>, wanted: &Target) -> Option<usize> {
         let fitting = compiled
             .into_iter()
@@ -234,8 +244,8 @@ impl Target {
         best.map(|(index, _)| index)
     }
 
-    /// How much the target fixes: of several that run on a device, the one that fixes most suits best. A processor of its own is more than all
-    /// features of a generic one.
+    /// How much the target fixes: of several that run on a device, the one that fixes most suits best. A processor of
+    /// its own is more than all features of a generic one.
     pub fn specificity(&self) -> usize {
         let processor = if self.facts.serves.is_empty() { 3 } else { 0 };
         processor + usize::from(self.sramecc.is_some()) + usize::from(self.xnack.is_some())

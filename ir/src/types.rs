@@ -156,8 +156,8 @@ impl DType {
         }
     }
 
-    /// Returns the type that products of this type and another are summed in: the wider of both [accumulators](Self::accumulator),
-    /// whichever side it is on.
+    /// Returns the type that products of this type and another are summed in: the wider of both
+    /// [accumulators](Self::accumulator), whichever side it is on.
     pub const fn product_accumulator(self, other: DType) -> DType {
         match (self.accumulator(), other.accumulator()) {
             (DType::F64, _) | (_, DType::F64) => DType::F64,
@@ -193,8 +193,8 @@ impl FromStr for DType {
 
 /// One value of an element type, without the type.
 ///
-/// Floats are kept as `f64` and compare by their bits, so that scalars can be keys; `NaN` equals itself and `0.0` differs
-/// from `-0.0`.
+/// Floats are kept as `f64` and compare by their bits, so that scalars can be keys; `NaN` equals itself and `0.0`
+/// differs from `-0.0`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Scalar {
     Float(f64),

@@ -13,8 +13,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Only so many of the most probable tokens are left; 0 leaves all.
     pub top_k: usize,
-    /// Only the tokens are left whose surprise is nearest to the one to expect, as many as have this probability (Meister
-    /// et al., 2022); 1 leaves all.
+    /// Only the tokens are left whose surprise is nearest to the one to expect, as many as have this probability
+    /// (Meister et al., 2022); 1 leaves all.
     pub typical_p: f32,
     /// Only the most probable tokens are left whose probabilities add up to this (Holtzman et al., 2020); 1 leaves all.
     pub top_p: f32,

@@ -87,8 +87,8 @@ impl Template {
         self.apply_with(messages, ends, answers, None, &serde_json::Value::Null)
     }
 
-    /// As [`Template::apply`], for messages with more than a role and a text, with tools, and with an object of variables
-    /// of the template's own.
+    /// As [`Template::apply`], for messages with more than a role and a text, with tools, and with an object of
+    /// variables of the template's own.
     ///
     /// # Errors
     /// As [`Template::apply`].

@@ -2,7 +2,8 @@
 
 use ir::{DType, Target};
 
-/// The share of the bytes that a compute unit could read of the cache in a clock which one workgroup has: the rest is latency.
+/// The share of the bytes that a compute unit could read of the cache in a clock which one workgroup has: the rest is
+/// latency.
 const SHARE_OF_ONE: f64 = 0.25;
 /// By how much more launches must be faster.
 pub(crate) const MARGIN: f64 = 1.2;
@@ -13,9 +14,9 @@ pub(crate) fn alone_us(target: &Target, bytes: f64) -> f64 {
     bytes / bytes_per_us
 }
 
-/// Says whether one kernel that gives a workgroup to each row serves rows of `n` elements of a type well, reading them about six times as
-/// long as once: for two statistics and the results, with what is computed between.
-/// Few long rows are better spelled out: their reductions are split, and all units make what is stored.
+/// Says whether one kernel that gives a workgroup to each row serves rows of `n` elements of a type well, reading them
+/// about six times as long as once: for two statistics and the results, with what is computed between. Few long rows
+/// are better spelled out: their reductions are split, and all units make what is stored.
 pub(crate) fn one_kernel_serves(target: &Target, rows: i64, n: Option<i64>, dtype: DType) -> bool {
     let Some(n) = n else { return true };
     if !target.is_gpu() || 4 * rows.max(1) > i64::from(target.compute_units) {

@@ -4,12 +4,12 @@
 //! r0 contract {p = contract x, a; h = gelu p}; r1 contract {y = contract h, b}     becomes     r1 contract {p = …, h = …, y = contract h, b}
 //! ```
 //!
-//! A workgroup then has some rows of `x` and of `y`, and goes over the columns of `h` in tiles that never leave the registers: what a
-//! block of a transformer, Swin or ConvNeXt does between its narrow and its wide width moves no bytes. Each workgroup reads both matrices,
-//! so that the widths of `x` and `y` must be small, and the rows many.
+//! A workgroup then has some rows of `x` and of `y`, and goes over the columns of `h` in tiles that never leave the
+//! registers: what a block of a transformer, Swin or ConvNeXt does between its narrow and its wide width moves no
+//! bytes. Each workgroup reads both matrices, so that the widths of `x` and `y` must be small, and the rows many.
 //!
-//! Before: a schedule. After: such pairs are one region, where one kernel is predicted to take less time than both and a launch. Rows that the
-//! model leaves open stay with two products, which have a kernel for each range of them.
+//! Before: a schedule. After: such pairs are one region, where one kernel is predicted to take less time than both and
+//! a launch. Rows that the model leaves open stay with two products, which have a kernel for each range of them.
 
 use ir::kernel::{Body, Kernel, Operand};
 use ir::schedule::{Region, RegionId, RegionKind, Schedule};
@@ -19,8 +19,9 @@ use crate::fuse::{Absorbed, Chains, Fusion, FusionReport, absorb};
 use crate::lower::lower;
 use crate::lower::mapping::{chain_us, product_us, second_launch_us};
 
-/// One kernel must be predicted to take so much less time than two: its prediction is the coarser one. With this part, pairs of `f16` of 64 to 192
-/// columns on four GPUs are taken as their emulated times say, but for two that lose or gain less than a sixth.
+/// One kernel must be predicted to take so much less time than two: its prediction is the coarser one. With this part,
+/// pairs of `f16` of 64 to 192 columns on four GPUs are taken as their emulated times say, but for two that lose or
+/// gain less than a sixth.
 const MARGIN: f64 = 0.75;
 
 /// Takes products into those that read them.

@@ -1,8 +1,9 @@
-//! Adds conditions on indices: an index outside its axis fails the run with a message, where it would be clamped silently.
+//! Adds conditions on indices: an index outside its axis fails the run with a message, where it would be clamped
+//! silently.
 //!
-//! Before: a graph at stage Import. After: the same graph and, where the options ask for it, a condition for every gather and
-//! scatter whose indices are not constants inside their axes. Gathers by position are gone at that point (`positions`). Where they do not
-//! ask, the scatters that make the next values of states have conditions all the same.
+//! Before: a graph at stage Import. After: the same graph and, where the options ask for it, a condition for every
+//! gather and scatter whose indices are not constants inside their axes. Gathers by position are gone at that point
+//! (`positions`). Where they do not ask, the scatters that make the next values of states have conditions all the same.
 //!
 //! ```text
 //! y = take x, i {axis=0}; return y as "y"
@@ -83,8 +84,8 @@ fn makers(graph: &Graph, outputs: &[String]) -> Vec<NodeId> {
     seen.into_iter().filter(is_scatter).collect()
 }
 
-/// The first of those that write at the same indices into axes of the same sizes, as the caches of all layers do: one condition, which
-/// every run takes to the host, speaks for all.
+/// The first of those that write at the same indices into axes of the same sizes, as the caches of all layers do: one
+/// condition, which every run takes to the host, speaks for all.
 fn alike_once(graph: &Graph, ids: impl Iterator<Item = NodeId>) -> Vec<NodeId> {
     let mut seen: Vec<(Value, Vec<Dim>)> = Vec::new();
     let mut first = Vec::new();

@@ -1,7 +1,8 @@
 //! A roofline cost of ops: microseconds on a target, by bytes, operations and launches, at the symbols' hints.
 //!
-//! It ranks alternatives; it predicts nothing. Generated products are rated at a share of the target's peak for their type. Pointwise
-//! work is mostly fused into what is beside it, so it is charged a share of its traffic and of a launch.
+//! It ranks alternatives; it predicts nothing. Generated products are rated at a share of the target's peak for their
+//! type. Pointwise work is mostly fused into what is beside it, so it is charged a share of its traffic and of a
+//! launch.
 
 use ir::dim::Symbols;
 use ir::library::{GemmEpilogue, GemmScale, LibraryCall, LibraryOp};
@@ -19,8 +20,9 @@ pub const FEW: u32 = 2;
 /// A library must win by this factor: its start-up and workspace are not in the model.
 const LIBRARY_MARGIN: f64 = 1.05;
 
-/// The launches that a library's call counts for beside its own. One with an epilogue stands against one generated kernel that
-/// does the same, and what the library does on the host is not measured: it must win by as much as rocBLAS with a kernel behind it.
+/// The launches that a library's call counts for beside its own. One with an epilogue stands against one generated
+/// kernel that does the same, and what the library does on the host is not measured: it must win by as much as rocBLAS
+/// with a kernel behind it.
 fn library_launches(call: &LibraryCall) -> f64 {
     match call.op {
         LibraryOp::Gemm { scale, epilogue, .. } if (scale, epilogue) != (GemmScale::None, GemmEpilogue::None) => 1.0,
@@ -133,8 +135,8 @@ impl CostModel<'_> {
         self.op(op, operands, results) - fused + self.target.launch_us + self.transfer(moved)
     }
 
-    /// Returns the microseconds that an elementwise op adds to the product it follows in one kernel: its arithmetic, and
-    /// reading its other operands.
+    /// Returns the microseconds that an elementwise op adds to the product it follows in one kernel: its arithmetic,
+    /// and reading its other operands.
     pub fn as_epilogue(&self, op: &Op, others: &[&TensorType], result: &TensorType) -> f64 {
         let weight = match op {
             Op::Elementwise(kind) => f64::from(weight(kind)),

@@ -5,8 +5,9 @@
 //! reduce x[4096, 512] {max, axes=[0]}      becomes     reduce (reduce (x as [32, 128, 512]) {max, axes=[0]}) {max, axes=[0]}
 //! ```
 //!
-//! A GPU's workgroup folds a row, and where there are fewer rows than compute units the others wait. Rows that are contiguous are cut into
-//! neighbouring parts; of those that are apart, every so manieth element is a part, so that what lies side by side is still read so.
+//! A GPU's workgroup folds a row, and where there are fewer rows than compute units the others wait. Rows that are
+//! contiguous are cut into neighbouring parts; of those that are apart, every so manieth element is a part, so that
+//! what lies side by side is still read so.
 //!
 //! Normalisations of such rows, and of rows of which little lies side by side, are three steps: see [`norms`].
 //!
@@ -78,7 +79,8 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Returns the rules that make one reshape of several. Other rules would undo what the passes before decided, such as the order of filters.
+/// Returns the rules that make one reshape of several. Other rules would undo what the passes before decided, such as
+/// the order of filters.
 fn one_reshape(options: &OptimizeOptions) -> impl Iterator<Item = Rule> {
     let names = ["reshape_to_same", "reshape_of_reshape"];
     crate::simplify::enabled(options)
@@ -150,8 +152,8 @@ impl Split {
         Split::into(&ty.shape, axes, &sizes, wanted, false).filter(|s| is_large && s.parts >= 4.min(wanted))
     }
 
-    /// Takes whole axes, from the outermost on where rows are contiguous and from the innermost on elsewhere, and the largest divisor of the
-    /// next one, as long as parts are no more than wanted; `None` where those are too few.
+    /// Takes whole axes, from the outermost on where rows are contiguous and from the innermost on elsewhere, and the
+    /// largest divisor of the next one, as long as parts are no more than wanted; `None` where those are too few.
     fn into(shape: &Shape, axes: &[usize], sizes: &[i64], wanted: i64, contiguous: bool) -> Option<Split> {
         let mut parts = 1;
         let mut whole = Vec::new();

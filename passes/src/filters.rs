@@ -1,14 +1,14 @@
-//! Lays constant filters of depthwise convolutions out tap by tap, so that neighbouring channels' weights are neighbours, and constant
-//! weights whose rows end within an access along the depth.
+//! Lays constant filters of depthwise convolutions out tap by tap, so that neighbouring channels' weights are
+//! neighbours, and constant weights whose rows end within an access along the depth.
 //!
 //! ```text
 //! conv x, f[C, 3, 3, 1]     becomes     conv x, transpose (f as [3, 3, 1, C])
 //! contract x, w[768, 50257]     becomes     contract x, wᵀ[50257, 768] {transpose_rhs}
 //! ```
 //!
-//! A GPU's thread has a few neighbouring channels, whose weights it then reads in one access, beside those of its neighbours. The
-//! transposition is a map of indices and costs nothing. Rows of an odd number of columns begin anywhere, so that they are read element by
-//! element; rows along a depth that is a multiple of an access are not.
+//! A GPU's thread has a few neighbouring channels, whose weights it then reads in one access, beside those of its
+//! neighbours. The transposition is a map of indices and costs nothing. Rows of an odd number of columns begin
+//! anywhere, so that they are read element by element; rows along a depth that is a multiple of an access are not.
 //!
 //! Before: Core, after constants were folded. After: the same numbers.
 
@@ -79,12 +79,14 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Channels of a group, at most, that a GPU's kernel folds one after another, where matrix instructions are many times as fast as vector ones
-/// and where they are not: they would leave most of a tile empty. (Predicted for 3x3 of 8 x 128 x 56 x 56 in groups of 4 on gfx90a and gfx1100:
-/// 42 and 19 us by strips, 117 and 106 by tiles; of 8 x 256 x 28 x 28 in groups of 8, 50 and 22, 27 and 44.)
+/// Channels of a group, at most, that a GPU's kernel folds one after another, where matrix instructions are many times
+/// as fast as vector ones and where they are not: they would leave most of a tile empty. (Predicted for 3x3 of 8 x 128
+/// x 56 x 56 in groups of 4 on gfx90a and gfx1100: 42 and 19 us by strips, 117 and 106 by tiles; of 8 x 256 x 28 x 28
+/// in groups of 8, 50 and 22, 27 and 44.)
 const FEW_CHANNELS: [i64; 2] = [4, 8];
 
-/// Says whether each group of a convolution has one channel, or few: a GPU's kernel then reads image and filter wherever they lie.
+/// Says whether each group of a convolution has one channel, or few: a GPU's kernel then reads image and filter
+/// wherever they lie.
 pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value], target: &Target) -> bool {
     let channels = |v: Value, axis: fn(&Conv, usize) -> usize| {
         let shape = &graph.ty(v).shape;

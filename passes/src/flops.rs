@@ -1,5 +1,5 @@
-//! Floating-point operations of ops, as sizes: a multiply-add is two. Contractions, convolutions and attention dominate, the rest
-//! counts one an element.
+//! Floating-point operations of ops, as sizes: a multiply-add is two. Contractions, convolutions and attention
+//! dominate, the rest counts one an element.
 //!
 //! The one place with these formulas: plans state them, and the cost model rates them.
 
@@ -7,12 +7,12 @@ use ir::library::LibraryOp;
 use ir::op::Composite;
 use ir::{Dim, Graph, NodeId, Op, TensorType};
 
-/// Counts the multiply-adds (times two) of a contraction, convolution or attention, as an op or a library's call; `None` for others.
-/// A causal attention counts whole.
+/// Counts the multiply-adds (times two) of a contraction, convolution or attention, as an op or a library's call;
+/// `None` for others. A causal attention counts whole.
 pub fn product(op: &Op, operands: &[&TensorType], results: &[TensorType]) -> Option<Dim> {
     let out = || results[0].elements();
-    // Each output element sums the filter of its output channel; transposed, each input element meets the filter once for each
-    // output channel of its group.
+    // Each output element sums the filter of its output channel; transposed, each input element meets the filter once
+    // for each output channel of its group.
     let filter = || {
         let filter = &operands[1].shape;
         filter.elements().exact_div(&filter[0]).unwrap_or(Dim::Const(1))

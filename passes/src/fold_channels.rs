@@ -6,10 +6,11 @@
 //! mul (relu x), f                       becomes     relu (x · f)      where f > 0 and x takes it in
 //! ```
 //!
-//! Such factors are what quantising with regard to activations puts before products. They are folded only where nothing else reads what is
-//! folded into: else there would be a second copy of it.
+//! Such factors are what quantising with regard to activations puts before products. They are folded only where nothing
+//! else reads what is folded into: else there would be a second copy of it.
 //!
-//! Before: any graph. After: as many kernels fewer as there were such factors; the same numbers but for the rounding of constants.
+//! Before: any graph. After: as many kernels fewer as there were such factors; the same numbers but for the rounding of
+//! constants.
 
 use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp};
 use ir::{DType, HostTensor, Op, Value};
@@ -24,7 +25,8 @@ const NAME: &str = "fold_channels";
 /// The name of what the pass does.
 pub const RULE: &str = "factors_into_constants";
 
-/// Factors up to here and down to its inverse are folded: constants may be rounded to a half type later, whose numbers end early.
+/// Factors up to here and down to its inverse are folded: constants may be rounded to a half type later, whose numbers
+/// end early.
 const LARGEST: f64 = 16.0;
 
 /// How many ops the factors go through at most.
@@ -63,8 +65,8 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Returns the constant `f` as a vector, where it has one number above 0 and of moderate size for each element of the last axis of `x`, and
-/// more than one.
+/// Returns the constant `f` as a vector, where it has one number above 0 and of moderate size for each element of the
+/// last axis of `x`, and more than one.
 fn factors(b: &Builder<'_>, x: Value, f: Value) -> Option<HostTensor> {
     let tensor = b.as_constant(b.value(f))?;
     let (columns, last) = (*tensor.shape.last()?, b.old.ty(x).shape.last()?.as_const()?);
@@ -178,7 +180,8 @@ fn product(tensor: &HostTensor, factors: &HostTensor) -> Option<HostTensor> {
     made.to_f64().iter().all(|v| v.is_finite()).then_some(made)
 }
 
-/// A product's right operand with its columns multiplied: numbers, if it `alone` reads them, or integers by their scales.
+/// A product's right operand with its columns multiplied: numbers, if it `alone` reads them, or integers by their
+/// scales.
 fn columns_scaled(
     b: &mut Builder<'_>,
     weight: Value,

@@ -1,16 +1,19 @@
-//! Folds the gain of a norm into the weights of the products of few rows that read it: what is left of the norm is a number a row.
+//! Folds the gain of a norm into the weights of the products of few rows that read it: what is left of the norm is a
+//! number a row.
 //!
 //! ```text
 //! n = rms_norm x, g; y = contract n, w      becomes     n = rms_norm x; y = contract n, (g · w)
 //! ```
 //!
-//! Casts between the two, and gains that are applied as products of their own, go too. Weights must be constant floats that nothing else
-//! reads, and nothing but such products may read the norm. Before weights are stored in fewer bits norms may still be spelled out: there
-//! any constant of the depth that rows are multiplied by is a gain. Weights are multiplied in f32 and rounded once, as the normed rows were. Each
-//! column's largest weight must stay a normal number: no weight then loses more than rounding takes of the largest.
+//! Casts between the two, and gains that are applied as products of their own, go too. Weights must be constant floats
+//! that nothing else reads, and nothing but such products may read the norm. Before weights are stored in fewer bits
+//! norms may still be spelled out: there any constant of the depth that rows are multiplied by is a gain. Weights are
+//! multiplied in f32 and rounded once, as the normed rows were. Each column's largest weight must stay a normal number:
+//! no weight then loses more than rounding takes of the largest.
 //!
-//! Before: Core, with the weights as kernels will read them. After: as many kernels as before; [`crate::row_scales`] does without the norms
-//! where that pays. Layer norms stay: `x·W − μ·ΣW` loses in the difference what |μ| exceeds the deviation by, and nothing bounds that.
+//! Before: Core, with the weights as kernels will read them. After: as many kernels as before; [`crate::row_scales`]
+//! does without the norms where that pays. Layer norms stay: `x·W − μ·ΣW` loses in the difference what |μ| exceeds the
+//! deviation by, and nothing bounds that.
 
 use ir::entity::Entity;
 use ir::op::{BinaryOp, Composite, Elementwise};
@@ -29,8 +32,8 @@ use crate::runner::{Context, Pass};
 pub const NAME: &str = "fold_norm_gains";
 /// Products with more rows are not row by row: their norms pay for themselves.
 const MOST_ROWS: i64 = 16;
-/// How many times the mean of the squares of a gain its largest square may be, among weights that will have a scale in common: their
-/// rounding takes twice as much then, at most.
+/// How many times the mean of the squares of a gain its largest square may be, among weights that will have a scale in
+/// common: their rounding takes twice as much then, at most.
 const MOST_UNEVEN: f64 = 4.0;
 /// Elementwise nodes between a norm and a product that are followed.
 const REACH: usize = 4;
@@ -59,7 +62,8 @@ pub const WEIGHTS: Pass = Pass {
     required: false,
 };
 
-/// Folds the gains of norms into the weights that take them; `held_by` is the type that must hold those, if not their own.
+/// Folds the gains of norms into the weights that take them; `held_by` is the type that must hold those, if not their
+/// own.
 fn fold(
     graph: &Graph,
     context: &mut Context<'_>,
@@ -108,7 +112,8 @@ fn depth_of_few_rows(shape: &Shape) -> Option<usize> {
     (1..=MOST_ROWS).contains(&rows).then_some(depth)
 }
 
-/// Finds products of rows that are multiplied by a constant gain, which goes into their weights: all that read such rows, or none.
+/// Finds products of rows that are multiplied by a constant gain, which goes into their weights: all that read such
+/// rows, or none.
 fn multiplied(graph: &Graph, range: Range<'_>, weights: Option<WeightType>) -> Vec<Normed> {
     let (users, uses) = (graph.users(), use_counts(graph));
     let mut found: Vec<Normed> = Vec::new();
@@ -188,7 +193,8 @@ fn take_gain(graph: &Graph, by: Value, gain: &mut [f64]) -> bool {
     true
 }
 
-/// Lists the products that read a norm or what casts and gains make of it, each with its gain; `None` where anything else reads it.
+/// Lists the products that read a norm or what casts and gains make of it, each with its gain; `None` where anything
+/// else reads it.
 fn reached(
     graph: &Graph,
     users: &Users,
@@ -279,8 +285,9 @@ fn gained_weight(
     gained(weight, axis, gain, range(dtype))
 }
 
-/// Says whether a gain is even enough for weights that are about to be stored in fewer bits. What has a scale in common is rounded to
-/// parts of its largest number: the error grows as the largest gain there does over the others (in the mean of squares).
+/// Says whether a gain is even enough for weights that are about to be stored in fewer bits. What has a scale in common
+/// is rounded to parts of its largest number: the error grows as the largest gain there does over the others (in the
+/// mean of squares).
 fn is_even(gain: &[f64], weights: Option<WeightType>) -> bool {
     let common = match weights {
         Some(WeightType::Int4) => LARGEST_GROUP,
@@ -300,8 +307,8 @@ fn is_even(gain: &[f64], weights: Option<WeightType>) -> bool {
 /// Of a type, the least that the largest weight of a column may be, and what rounds to infinity.
 type Range<'a> = &'a dyn Fn(DType) -> (f32, f32);
 
-/// Returns what holds weights on a target: the least is a normal number, so that a weight loses no more than rounding takes of the
-/// largest. Where subnormal numbers are taken for 0, what is lost is less than a 256th of that.
+/// Returns what holds weights on a target: the least is a normal number, so that a weight loses no more than rounding
+/// takes of the largest. Where subnormal numbers are taken for 0, what is lost is less than a 256th of that.
 fn range(target: &Target) -> impl Fn(DType) -> (f32, f32) {
     let shift = if target.flushes_subnormals { 256.0 } else { 1.0 };
     move |dtype| match dtype {

@@ -1,11 +1,12 @@
-//! Constant masks that depend on `column − row` alone become comparisons of positions, which GPUs compute where they need them.
+//! Constant masks that depend on `column − row` alone become comparisons of positions, which GPUs compute where they
+//! need them.
 //!
 //! ```text
 //! constant [[0, -inf, -inf], [0, 0, -inf], [0, 0, 0]]     becomes     select(iota columns <= iota rows, 0, -inf)
 //! ```
 //!
-//! Before: the graph as cleaned up, with such masks folded to constants. After: attention that is recognised knows them as causal masks or
-//! as windows, and skips the keys that they hide; they are neither stored nor read.
+//! Before: the graph as cleaned up, with such masks folded to constants. After: attention that is recognised knows them
+//! as causal masks or as windows, and skips the keys that they hide; they are neither stored nor read.
 
 use ir::op::{BinaryOp, Composite, Elementwise, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Scalar, Shape, Value};
@@ -40,8 +41,8 @@ pub const PASS: Pass = Pass {
 /// The name under which it is reported and disabled.
 pub const RULE: &str = "mask_by_position";
 
-/// The constant that a node is and the band that it hides all but, where ops that work element by element or move elements alone read it:
-/// products are faster with what lies in memory.
+/// The constant that a node is and the band that it hides all but, where ops that work element by element or move
+/// elements alone read it: products are faster with what lies in memory.
 fn band(graph: &Graph, id: NodeId) -> Option<(&HostTensor, Band)> {
     let Op::Constant(_) = graph.node(id).op else {
         return None;

@@ -100,8 +100,8 @@ pub struct OptimizeOptions {
     pub keep: Keep,
     /// Whether the graph checks the indices of its gathers and scatters when it runs.
     pub check_indices: bool,
-    /// Outputs that are the next values of states: the scatters that make them are checked all the same, since one that is beyond its
-    /// cache would go unnoticed in every later run.
+    /// Outputs that are the next values of states: the scatters that make them are checked all the same, since one that
+    /// is beyond its cache would go unnoticed in every later run.
     pub states: Vec<String>,
     /// Names of passes and of rules that must not run.
     pub disable: BTreeSet<String>,

@@ -5,11 +5,13 @@
 //! y = contract x, w, w's columns g0 u0 g1 u1 …; silu(y[…, 0::2]) · y[…, 1::2]
 //! ```
 //!
-//! A product by constant weights whose result is only read as its two halves, which then meet elementwise (SwiGLU, GEGLU and their kin;
-//! Shazeer, "GLU Variants Improve Transformer", 2020), has each half in other tiles. The weights' columns are interleaved at compile time; a
-//! kernel then has both halves' sums of a column in one lane, and the product is never stored.
+//! A product by constant weights whose result is only read as its two halves, which then meet elementwise (SwiGLU,
+//! GEGLU and their kin; Shazeer, "GLU Variants Improve Transformer", 2020), has each half in other tiles. The weights'
+//! columns are interleaved at compile time; a kernel then has both halves' sums of a column in one lane, and the
+//! product is never stored.
 //!
-//! Before: Core, after library calls were chosen. After: the halves are slices of step 2, which fusion takes into the product's region.
+//! Before: Core, after library calls were chosen. After: the halves are slices of step 2, which fusion takes into the
+//! product's region.
 
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, View};
 use ir::{Dim, Graph, HostTensor, NodeId, Op, Value};
@@ -81,7 +83,8 @@ fn half(graph: &Graph, id: NodeId) -> Option<(Value, i64, i64)> {
     halves.then_some((of, starts[last].as_const()?, steps[last]))
 }
 
-/// Returns the two halves of a node's value where nothing else reads it, by `which`: the value, and the number of a half.
+/// Returns the two halves of a node's value where nothing else reads it, by `which`: the value, and the number of a
+/// half.
 fn halves_by(
     graph: &Graph,
     users: &[(NodeId, u32)],

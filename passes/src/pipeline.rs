@@ -102,8 +102,8 @@ const SPELL_OUT: [Pass; 15] = [
     dce::PASS,
 ];
 
-/// Returns the passes before a graph is shared among devices, in order: they recognise wholes and decide types, and spell nothing out. Each
-/// rank's graph then has all the passes of its level.
+/// Returns the passes before a graph is shared among devices, in order: they recognise wholes and decide types, and
+/// spell nothing out. Each rank's graph then has all the passes of its level.
 pub fn before_sharding(level: OptLevel) -> Vec<Pass> {
     let list: &[Pass] = match level {
         OptLevel::O0 | OptLevel::O1 => &[

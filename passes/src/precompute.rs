@@ -4,9 +4,10 @@
 //! contract x, (contract w1, w2)     becomes     contract x, w
 //! ```
 //!
-//! Before: the graph as cleaned up, with what the reference evaluator folds in little time. After: what a run computes depends on its
-//! inputs, on open sizes or on random numbers, but for results that would take more memory than the constants that they are made of
-//! (broadcasts, casts to wider types, weights that are dequantised): the kernels that read those make them on the way.
+//! Before: the graph as cleaned up, with what the reference evaluator folds in little time. After: what a run computes
+//! depends on its inputs, on open sizes or on random numbers, but for results that would take more memory than the
+//! constants that they are made of (broadcasts, casts to wider types, weights that are dequantised): the kernels that
+//! read those make them on the way.
 //!
 //! The numbers come from the caller's [`Evaluator`]; without one, nothing is changed.
 
@@ -135,8 +136,8 @@ impl Cone {
         Cone { nodes }
     }
 
-    /// Whether a value saves work in each run and takes no more memory than what it is made of, or, where a kernel of its own would
-    /// store it in each run, twice as much.
+    /// Whether a value saves work in each run and takes no more memory than what it is made of, or, where a kernel of
+    /// its own would store it in each run, twice as much.
     fn is_worth_keeping(&self, graph: &Graph, value: Value) -> bool {
         let ops = || self.nodes.iter().map(|id| &graph.node(*id).op);
         if ops().all(|op| matches!(op, Op::Constant(_) | Op::View(_) | Op::Iota { .. })) {

@@ -1,12 +1,13 @@
 //! Builds a graph from another: the one way in which passes change graphs.
 //!
 //! A [`Builder`] walks nowhere by itself; a pass visits the old nodes in order and calls [`Builder::copy`] or emits
-//! something else and [`Builder::set`]s it. What it keeps: inputs (all, even dead ones), outputs, symbols, names, and the
-//! origin of the node being rewritten on everything emitted for it. Equal nodes are emitted once, equal constants are one
-//! entry, and nodes that end up unused are dropped by [`Builder::finish`]. Constants' bytes are shared, never copied.
+//! something else and [`Builder::set`]s it. What it keeps: inputs (all, even dead ones), outputs, symbols, names, and
+//! the origin of the node being rewritten on everything emitted for it. Equal nodes are emitted once, equal constants
+//! are one entry, and nodes that end up unused are dropped by [`Builder::finish`]. Constants' bytes are shared, never
+//! copied.
 //!
-//! With rules, every emitted op is first offered to them, so what is built is simplified as it grows: a rule sees operands
-//! that are already in their final form, and one walk reaches (almost) the fixed point in linear time.
+//! With rules, every emitted op is first offered to them, so what is built is simplified as it grows: a rule sees
+//! operands that are already in their final form, and one walk reaches (almost) the fixed point in linear time.
 
 use std::collections::HashMap;
 
@@ -55,8 +56,8 @@ impl ConstKey {
     }
 }
 
-/// Says whether two constants of one key have the same bytes: weights are mostly told apart by the key already, and those of
-/// an earlier graph are where they were.
+/// Says whether two constants of one key have the same bytes: weights are mostly told apart by the key already, and
+/// those of an earlier graph are where they were.
 fn same_bytes(a: &HostTensor, b: &HostTensor) -> bool {
     (a.bytes.as_ptr() == b.bytes.as_ptr() && a.bytes.len() == b.bytes.len()) || a.bytes == b.bytes
 }
@@ -128,8 +129,8 @@ impl<'a> Builder<'a> {
         self.computed_in
     }
 
-    /// Says whether what is being emitted may reach a rounding to whole numbers by arithmetic and views alone, so that its last
-    /// bit may decide a tie. What is emitted outside a copy of an old node may.
+    /// Says whether what is being emitted may reach a rounding to whole numbers by arithmetic and views alone, so that
+    /// its last bit may decide a tie. What is emitted outside a copy of an old node may.
     pub fn feeds_rounding(&self) -> bool {
         match self.copying {
             Some(id) => self.rounded.get(id.index()).is_none_or(|rounded| *rounded),
@@ -442,7 +443,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Says of each node whether it rounds to whole numbers, or its result reaches a node that does by arithmetic and views alone.
+/// Says of each node whether it rounds to whole numbers, or its result reaches a node that does by arithmetic and views
+/// alone.
 fn rounded(graph: &Graph) -> Vec<bool> {
     let mut rounded = vec![false; graph.nodes().len()];
     for (id, node) in graph.nodes().iter().rev() {

@@ -4,12 +4,14 @@
 //! r0 reduction {n = rms_norm x}; r1 contract {y = contract n, w}     becomes     r1 contract {n = rms_norm x, y = contract n, w}
 //! ```
 //!
-//! `rms_norm(x) · W` is `x · W`, each row times its `1 / √(mean(x²) + ε)`: a kernel that reads whole rows has the sum of their squares for
-//! a multiply-add an element, and the norm's launch is none. Several products then each have the sum for themselves.
+//! `rms_norm(x) · W` is `x · W`, each row times its `1 / √(mean(x²) + ε)`: a kernel that reads whole rows has the sum
+//! of their squares for a multiply-add an element, and the norm's launch is none. Several products then each have the
+//! sum for themselves.
 //!
-//! Before: a schedule. After: such a norm is in the regions of all its readers and in none of its own. That is done where all readers are
-//! products that are computed row by row, and where the launch takes longer than what it is exchanged for, as predicted: the sums of
-//! squares, mappings that cannot fold rows, and parts of products, of which the norm's kernel may add up those of the product before it.
+//! Before: a schedule. After: such a norm is in the regions of all its readers and in none of its own. That is done
+//! where all readers are products that are computed row by row, and where the launch takes longer than what it is
+//! exchanged for, as predicted: the sums of squares, mappings that cannot fold rows, and parts of products, of which
+//! the norm's kernel may add up those of the product before it.
 
 use ir::kernel::{Body, Kernel, Mapping};
 use ir::op::Composite;

@@ -1,7 +1,8 @@
-//! Plans that fit a device's memory: weights that have no room there stay on the host and are copied ahead of their use.
+//! Plans that fit a device's memory: weights that have no room there stay on the host and are copied ahead of their
+//! use.
 //!
-//! Before: a plan whose weights are all resident. After, where weights and arena take more than the limit: some weights are
-//! [`Place::Streamed`], and a copy on the upload lane brings each into the arena for the steps that read it:
+//! Before: a plan whose weights are all resident. After, where weights and arena take more than the limit: some weights
+//! are [`Place::Streamed`], and a copy on the upload lane brings each into the arena for the steps that read it:
 //!
 //! ```text
 //! s4 l0 launch k2 matmul(x, w1, h1)            s4 l1 copy w2 -> w2_device after s3
@@ -9,11 +10,11 @@
 //!                                              s6 l0 launch k2 matmul(h1, w2_device, h2) after s4
 //! ```
 //!
-//! A copy is placed `distance` uses of streamed weights ahead of its own, and waits for the compute step before that place: so at
-//! most `distance + 1` streamed weights are in the arena at a time, which the arena's own placement sees. Weights that are streamed
-//! are spread evenly over the plan, so that copies go on while resident weights are computed with. Of the distances above 0 the one
-//! is taken that streams the fewest bytes; of equal ones the larger. At a distance of 0 a copy and its use take turns: that is the
-//! least memory for which there is a plan.
+//! A copy is placed `distance` uses of streamed weights ahead of its own, and waits for the compute step before that
+//! place: so at most `distance + 1` streamed weights are in the arena at a time, which the arena's own placement sees.
+//! Weights that are streamed are spread evenly over the plan, so that copies go on while resident weights are computed
+//! with. Of the distances above 0 the one is taken that streams the fewest bytes; of equal ones the larger. At a
+//! distance of 0 a copy and its use take turns: that is the least memory for which there is a plan.
 
 use ir::dim::{Bindings, DimError, hints};
 use ir::plan::arena::{place, room};
@@ -110,7 +111,8 @@ pub fn least(plan: &Plan) -> Result<usize, StreamError> {
     }
 }
 
-/// Steps that read one weight, with no other weight's reader between them: it is on the device from the first to the last.
+/// Steps that read one weight, with no other weight's reader between them: it is on the device from the first to the
+/// last.
 struct Visit {
     constant: ConstId,
     /// The buffer that the first of them reads it from.

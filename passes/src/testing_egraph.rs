@@ -185,7 +185,8 @@ fn epilogues_stand_against_libraries() {
     assert_eq!(run(8192, true).count("hipblaslt"), 0);
 }
 
-/// Products of bytes: rocBLAS's where its share of peak pays for a requantising kernel of its own, or where calls are asked for.
+/// Products of bytes: rocBLAS's where its share of peak pays for a requantising kernel of its own, or where calls are
+/// asked for.
 #[test]
 fn products_of_bytes_go_to_rocblas_where_that_pays_or_is_asked_for() {
     let run = |n: usize, out: &str, prefer_calls: bool| {

@@ -1,4 +1,5 @@
-//! Random graphs whose kernels are pointwise ones, transposes, rows and windows, as texts; tests of other crates make the same.
+//! Random graphs whose kernels are pointwise ones, transposes, rows and windows, as texts; tests of other crates make
+//! the same.
 
 use std::fmt::Write;
 
@@ -43,7 +44,8 @@ impl Text {
     }
 }
 
-/// Orders in which an image's axes may lie in memory, each with the transpose that gives `[image, channel, row, column]`.
+/// Orders in which an image's axes may lie in memory, each with the transpose that gives
+/// `[image, channel, row, column]`.
 const ORDERS: [([usize; 4], &str); 4] = [
     ([0, 1, 2, 3], ""),
     ([0, 2, 3, 1], "0, 3, 1, 2"),
@@ -51,7 +53,8 @@ const ORDERS: [([usize; 4], &str); 4] = [
     ([0, 3, 2, 1], "0, 3, 2, 1"),
 ];
 
-/// An image of so many channels, rows and columns, perhaps a nearest neighbour's upsampling along some axes, from memory in any order.
+/// An image of so many channels, rows and columns, perhaps a nearest neighbour's upsampling along some axes, from
+/// memory in any order.
 fn image(text: &mut Text, random: &mut Random, dtype: &str, shape: [usize; 4]) -> String {
     let mut stored = shape;
     let mut scaled = Vec::new();

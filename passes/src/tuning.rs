@@ -1,10 +1,11 @@
 //! What measuring has shown: which mapping a product takes, in place of the one that is predicted to be fastest.
 //!
-//! A row is a line that says what the product is ([`product`]) and the text of the mapping. The text must be that of a candidate of
-//! today: a row of another version of graphc, whose candidates were others, says nothing. Same rows, same plan.
+//! A row is a line that says what the product is ([`product`]) and the text of the mapping. The text must be that of a
+//! candidate of today: a row of another version of graphc, whose candidates were others, says nothing. Same rows, same
+//! plan.
 //!
-//! A product whose rows the model leaves open has a row for each range of them ([`product_in`]): `[1, 64..128, 512, 768]` is what 64 to
-//! 127 rows take.
+//! A product whose rows the model leaves open has a row for each range of them ([`product_in`]):
+//! `[1, 64..128, 512, 768]` is what 64 to 127 rows take.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -192,8 +193,8 @@ pub(crate) fn in_range(
     all.find(|m| m.to_string() == text)
 }
 
-/// Lists the kernels of a plan whose mapping a row has chosen, and what the prediction would have: first those that have one at all sizes,
-/// then those of ranges of rows.
+/// Lists the kernels of a plan whose mapping a row has chosen, and what the prediction would have: first those that
+/// have one at all sizes, then those of ranges of rows.
 pub fn tuned(plan: &Plan, tuning: &Tuning) -> Vec<Tuned> {
     let (symbols, target) = (&plan.symbols, &plan.target);
     let row = |kernel: &Kernel, product: String, all: Vec<Mapping>| {

@@ -1,7 +1,8 @@
-//! Speed of the CPU device's kernels by themselves: `cargo run --release -p graphc-runtime --example cpu_kernels [threads [level]]`.
+//! Speed of the CPU device's kernels by themselves:
+//! `cargo run --release -p graphc-runtime --example cpu_kernels [threads [level]]`.
 //!
-//! Prints the least of several times and GFLOP/s for the shapes of ResNet-50, SqueezeNet, MiniLM and BERT-base. `level` is
-//! `avx512`, `avx2` or `portable`; the default is the processor's best.
+//! Prints the least of several times and GFLOP/s for the shapes of ResNet-50, SqueezeNet, MiniLM and BERT-base. `level`
+//! is `avx512`, `avx2` or `portable`; the default is the processor's best.
 
 use std::sync::Arc;
 use std::time::Instant;

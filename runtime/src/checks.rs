@@ -100,7 +100,8 @@ fn buffers_of(work: &Work) -> impl Iterator<Item = BufferId> {
     a.iter().chain(b).copied().chain(c)
 }
 
-/// Checks that every kernel's buffers can be at these sizes. Positions that cannot be proved the CPU looks at when it runs.
+/// Checks that every kernel's buffers can be at these sizes. Positions that cannot be proved the CPU looks at when it
+/// runs.
 pub(crate) fn check_bounds(plan: &Plan, bindings: &Bindings) -> Result<(), RuntimeError> {
     for kernel in plan.kernels.values() {
         unproven(kernel, bindings).map_err(of_bounds)?;

@@ -26,28 +26,30 @@ pub const MOST_THREADS: usize = 1024;
 pub struct LoadOptions {
     /// Threads that one run uses, the caller's included, at most [`MOST_THREADS`]; 0 takes one a core. (CPU)
     pub threads: usize,
-    /// Names runs and steps for a profiler that watches the process: ranges of roctx, or of NVTX, around what the host enqueues. (GPU)
+    /// Names runs and steps for a profiler that watches the process: ranges of roctx, or of NVTX, around what the host
+    /// enqueues. (GPU)
     pub ranges: bool,
-    /// Most bytes that one run may take: its arena, and on the CPU its scratch and temporaries. What a program has however often it
-    /// runs (weights as they are and packed) is not in it. `None` is no limit.
+    /// Most bytes that one run may take: its arena, and on the CPU its scratch and temporaries. What a program has
+    /// however often it runs (weights as they are and packed) is not in it. `None` is no limit.
     pub memory_limit: Option<usize>,
     /// How many sets of sizes stay prepared; `None` takes 8.
     pub prepared_sizes: Option<usize>,
-    /// Sums every convolution's products directly. Otherwise 3x3 convolutions of stride 1 may run by Winograd's F(4x4, 3x3):
-    /// about twice as fast, with an error in f32 below 2e-5 of the sum of the products' magnitudes (direct: about 2e-6),
-    /// and a NaN or infinity of the input reaches the whole 4x4 block of outputs. (CPU)
+    /// Sums every convolution's products directly. Otherwise 3x3 convolutions of stride 1 may run by Winograd's F(4x4,
+    /// 3x3): about twice as fast, with an error in f32 below 2e-5 of the sum of the products' magnitudes (direct: about
+    /// 2e-6), and a NaN or infinity of the input reaches the whole 4x4 block of outputs. (CPU)
     pub direct_convolutions: bool,
-    /// Waits for each step before the next is enqueued, so that a device's error names the step it came from. Slow. (GPU)
+    /// Waits for each step before the next is enqueued, so that a device's error names the step it came from. Slow.
+    /// (GPU)
     pub synchronous: bool,
     /// Most runs at once, each with an arena of its own; one more waits for the oldest. `None` takes 4. (GPU)
     pub concurrent_runs: Option<usize>,
     /// How urgent the runs are against those of other programs on the device. (GPU)
     pub priority: Priority,
-    /// Enqueues every run step by step. Otherwise runs of many launches that come again with the same addresses are captured as
-    /// one graph, where the driver and the libraries allow it. (GPU)
+    /// Enqueues every run step by step. Otherwise runs of many launches that come again with the same addresses are
+    /// captured as one graph, where the driver and the libraries allow it. (GPU)
     pub no_capture: bool,
-    /// Captures also runs with collectives, of several devices. Off by default: whether some ranks' runs may be graphs while others' are
-    /// enqueued is up to RCCL or NCCL. (GPU)
+    /// Captures also runs with collectives, of several devices. Off by default: whether some ranks' runs may be graphs
+    /// while others' are enqueued is up to RCCL or NCCL. (GPU)
     pub capture_collectives: bool,
     /// How MIOpen chooses algorithms, and where it keeps what it measured. (AMD GPUs)
     pub miopen: MiopenOptions,
@@ -63,8 +65,8 @@ pub trait Device: Send + Sync {
         self.name()
     }
 
-    /// Returns the processor with its feature flags (`gfx90a:sramecc+:xnack-`), by which, beside the product, measured times differ; empty
-    /// on the CPU.
+    /// Returns the processor with its feature flags (`gfx90a:sramecc+:xnack-`), by which, beside the product, measured
+    /// times differ; empty on the CPU.
     fn arch(&self) -> &str {
         ""
     }
@@ -74,8 +76,8 @@ pub trait Device: Send + Sync {
         ""
     }
 
-    /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU is always waited
-    /// for. See [`crate::gpu::GpuDevice::set_timeout`].
+    /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU
+    /// is always waited for. See [`crate::gpu::GpuDevice::set_timeout`].
     fn set_timeout(&self, _timeout: Option<Duration>) {}
 
     /// How many devices this stands for, which compute a model together; 1 but for [`crate::RankedDevice`].
@@ -126,8 +128,8 @@ pub trait Loaded: Send + Sync {
     /// Begins a run, and does not wait for it. Inputs and `wanted` are in the order of the plan's ports.
     ///
     /// # Errors
-    /// As [`Loaded::run`]; a tensor that is on another device, or donated while others see it. What goes wrong later is said by
-    /// [`Running::wait`].
+    /// As [`Loaded::run`]; a tensor that is on another device, or donated while others see it. What goes wrong later is
+    /// said by [`Running::wait`].
     fn submit(
         self: Arc<Self>,
         bindings: &Bindings,
@@ -161,8 +163,9 @@ pub trait Loaded: Send + Sync {
         })
     }
 
-    /// The host's time of a run's launches alone, in a loop of nothing else: what is left when all that is not the driver's is
-    /// taken away. The median of `turns`, each waited for. None where there are no launches: on the CPU, on several devices.
+    /// The host's time of a run's launches alone, in a loop of nothing else: what is left when all that is not the
+    /// driver's is taken away. The median of `turns`, each waited for. None where there are no launches: on the CPU, on
+    /// several devices.
     ///
     /// # Errors
     /// As [`Loaded::run`].
@@ -179,8 +182,8 @@ pub trait Loaded: Send + Sync {
     /// What the runs so far took besides running.
     fn statistics(&self) -> RunStatistics;
 
-    /// Lists the algorithms that libraries offer for the calls of a run, by step, the one that the library would choose first. Nothing
-    /// where no library has several: on the CPU, on several devices.
+    /// Lists the algorithms that libraries offer for the calls of a run, by step, the one that the library would choose
+    /// first. Nothing where no library has several: on the CPU, on several devices.
     ///
     /// # Errors
     /// As [`Loaded::run`].
@@ -235,7 +238,8 @@ pub struct RunStatistics {
 pub struct MemoryReport {
     /// The arena of one run: buffers between steps.
     pub arena: usize,
-    /// What a run's kernels take beside it: temporaries within one, scratch of its threads, inputs that are moved. (CPU)
+    /// What a run's kernels take beside it: temporaries within one, scratch of its threads, inputs that are moved.
+    /// (CPU)
     pub temporary: usize,
     /// The largest sum of buffers alive at one step: a lower bound of `arena`.
     pub live_peak: usize,
@@ -243,7 +247,8 @@ pub struct MemoryReport {
     pub packed_weights: usize,
     /// Weights in pinned memory, from which runs copy them. (GPU)
     pub streamed_weights: usize,
-    /// Bytes of the device that the program holds now: weights, and the arenas and workspaces of its run contexts. (GPU)
+    /// Bytes of the device that the program holds now: weights, and the arenas and workspaces of its run contexts.
+    /// (GPU)
     pub device: usize,
     /// Scratch of kernels (CPU) or pinned memory that inputs and outputs pass through (GPU), all run contexts together.
     pub scratch: usize,
@@ -316,8 +321,9 @@ pub fn variant_for(program: &Program, device: &dyn Device) -> Result<usize, Runt
     })
 }
 
-/// The plan of the whole model that a variant is, or is the first part of: with whole ports where they are cut, and with the steps of all
-/// stages where it is one of several. For checking what a run is given, and for the works of its steps.
+/// The plan of the whole model that a variant is, or is the first part of: with whole ports where they are cut, and
+/// with the steps of all stages where it is one of several. For checking what a run is given, and for the works of its
+/// steps.
 ///
 /// # Errors
 /// `Program` where the other stages are not there or do not fit.

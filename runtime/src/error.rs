@@ -34,8 +34,8 @@ pub enum RuntimeError {
     #[error("device {device} is lost ({reason}); what was loaded on it is gone: start the program again")]
     DeviceLost { device: String, reason: String },
 
-    /// The host waited for the device as long as it was allowed to, and gave it up: nothing is asked of it any more, since a call that
-    /// waits for what is under way there would not come back.
+    /// The host waited for the device as long as it was allowed to, and gave it up: nothing is asked of it any more,
+    /// since a call that waits for what is under way there would not come back.
     #[error(
         "device {device}: {at} was not done after {} s: a kernel that does not end, or a device that hangs. What was loaded on it is \
          gone: start the program again, and if the work only takes longer, allow more (--timeout)",
@@ -166,8 +166,8 @@ pub struct OutOfDeviceMemory {
     pub free: Option<usize>,
     /// None for memory of no program: tensors.
     pub planned: Option<Planned>,
-    /// The least that weights and a run would take if weights were streamed from the host, at the sizes that the model expects. Filled
-    /// in by who can plan.
+    /// The least that weights and a run would take if weights were streamed from the host, at the sizes that the model
+    /// expects. Filled in by who can plan.
     pub least: Option<usize>,
 }
 

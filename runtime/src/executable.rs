@@ -116,8 +116,8 @@ impl Executable {
     /// Begins a run and does not wait for it. Outputs are made where they are wanted.
     ///
     /// # Errors
-    /// As [`Executable::run`]; a tensor that is on another device, one that is donated while others see it, or a place for an
-    /// output that the model does not have.
+    /// As [`Executable::run`]; a tensor that is on another device, one that is donated while others see it, or a place
+    /// for an output that the model does not have.
     pub fn submit<'a>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, Given)>,
@@ -179,8 +179,8 @@ impl Executable {
         self.bind_bytes(&described)
     }
 
-    /// Checks inputs in the order of the plan's ports and returns the sizes that they imply. Those of the last sets of shapes are
-    /// remembered.
+    /// Checks inputs in the order of the plan's ports and returns the sizes that they imply. Those of the last sets of
+    /// shapes are remembered.
     ///
     /// # Errors
     /// As [`Executable::bind`].
@@ -216,8 +216,9 @@ impl Executable {
         Ok(bindings)
     }
 
-    /// Runs once on bytes, into the caller's memory: inputs and results in the order of the plan's ports, with the sizes that the ports
-    /// have at `bindings` ([`Executable::bind_bytes`]). The CPU copies nothing that begins at a multiple of its elements' size.
+    /// Runs once on bytes, into the caller's memory: inputs and results in the order of the plan's ports, with the
+    /// sizes that the ports have at `bindings` ([`Executable::bind_bytes`]). The CPU copies nothing that begins at a
+    /// multiple of its elements' size.
     ///
     /// # Errors
     /// As [`Executable::run`]; after an error the results' bytes are undefined.
@@ -343,7 +344,8 @@ impl Executable {
         self.bind_shapes(&shapes)
     }
 
-    /// Makes memory for the outputs at the given sizes, to be used for many runs; that of the plan's conditions comes last.
+    /// Makes memory for the outputs at the given sizes, to be used for many runs; that of the plan's conditions comes
+    /// last.
     ///
     /// # Errors
     /// A size that does not evaluate, or is more than the system gives.
@@ -412,8 +414,8 @@ impl Executable {
         self.loaded.trim()
     }
 
-    /// The host's time of a run's launches at the symbols' hints in a loop of nothing else: the driver's part of a run without a
-    /// graph. The median of `turns`; None where there are no launches.
+    /// The host's time of a run's launches at the symbols' hints in a loop of nothing else: the driver's part of a run
+    /// without a graph. The median of `turns`; None where there are no launches.
     ///
     /// # Errors
     /// As [`Executable::run`].
@@ -421,8 +423,8 @@ impl Executable {
         self.loaded.bare_launches(&hints(&self.plan().symbols), turns)
     }
 
-    /// Lists the algorithms that libraries offer for the plan's calls at some sizes, by step, the one that the library would choose first.
-    /// A plan names one in its call ([`ir::plan::Work::Call`]).
+    /// Lists the algorithms that libraries offer for the plan's calls at some sizes, by step, the one that the library
+    /// would choose first. A plan names one in its call ([`ir::plan::Work::Call`]).
     ///
     /// # Errors
     /// As [`Executable::run`].

@@ -102,7 +102,8 @@ pub fn survey(compilers: &CompilerSearch, gpus: &GpuSearch) -> Vec<Component> {
     ]
 }
 
-/// Says which versions of the libraries that compute products are found, and of the HIP runtime: what their times depend on. One line.
+/// Says which versions of the libraries that compute products are found, and of the HIP runtime: what their times
+/// depend on. One line.
 pub fn libraries(gpus: &GpuSearch) -> String {
     let version = |name: &str, sonames, search: &Search| {
         let version = dylib::find(sonames, search).ok().and_then(|path| version(&path));

@@ -9,21 +9,24 @@ use std::str::FromStr;
 pub struct MiopenOptions {
     /// How the algorithm of a convolution is chosen when a program first meets its sizes.
     pub find: MiopenFind,
-    /// The folder of MIOpen's user databases, in which it keeps what it measured and looks first, in every mode; made where it is not
-    /// there. `None` leaves it where MIOpen has it: where its own variable (`MIOPEN_USER_DB_PATH`) says, or under the user's home.
+    /// The folder of MIOpen's user databases, in which it keeps what it measured and looks first, in every mode; made
+    /// where it is not there. `None` leaves it where MIOpen has it: where its own variable (`MIOPEN_USER_DB_PATH`)
+    /// says, or under the user's home.
     ///
-    /// MIOpen reads that once in a process, from the environment, so the folder is set there before MIOpen is loaded, and all programs
-    /// of the process have the same; another one is a [`RuntimeError::MiopenDatabase`](crate::RuntimeError::MiopenDatabase). A process in
-    /// which other threads read the environment by C's `getenv` meanwhile should load its first such program before it starts them.
+    /// MIOpen reads that once in a process, from the environment, so the folder is set there before MIOpen is loaded,
+    /// and all programs of the process have the same; another one is a
+    /// [`RuntimeError::MiopenDatabase`](crate::RuntimeError::MiopenDatabase). A process in which other threads read the
+    /// environment by C's `getenv` meanwhile should load its first such program before it starts them.
     pub user_database: Option<PathBuf>,
 }
 
-/// How MIOpen chooses the algorithm of a convolution. All modes but [`Immediate`](MiopenFind::Immediate) are those of its find stage,
-/// under MIOpen's names.
+/// How MIOpen chooses the algorithm of a convolution. All modes but [`Immediate`](MiopenFind::Immediate) are those of
+/// its find stage, under MIOpen's names.
 ///
-/// The find stage may compile and time many kernels, and what it times decides: two machines may choose differently, and so may two
-/// processes. Within one loaded program a convolution is searched for once, and all runs have the same algorithm. While it searches, memory
-/// for one more input, filter, result and the largest workspace of any algorithm is taken from the device.
+/// The find stage may compile and time many kernels, and what it times decides: two machines may choose differently,
+/// and so may two processes. Within one loaded program a convolution is searched for once, and all runs have the same
+/// algorithm. While it searches, memory for one more input, filter, result and the largest workspace of any algorithm
+/// is taken from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MiopenFind {
     /// No find stage and nothing timed: what the databases rank first or, of what is not in them, a heuristic.

@@ -17,8 +17,8 @@ use crate::tensor::{DeviceTensor, Value};
 /// The outputs of a run, by name, in the model's order.
 pub type Values = IndexMap<String, Value>;
 
-/// A run under way: its outputs come from [`Pending::wait`], or from the value itself, which is a future. Dropped, the run still
-/// comes to its end, and its outputs are lost.
+/// A run under way: its outputs come from [`Pending::wait`], or from the value itself, which is a future. Dropped, the
+/// run still comes to its end, and its outputs are lost.
 pub struct Pending {
     program: Arc<Program>,
     variant: usize,
@@ -55,8 +55,8 @@ impl Pending {
         self.named()
     }
 
-    /// Takes an output that is wanted on the device, before the run is done: it may be given to other runs, which come after this
-    /// one. None for an output on the host, one that was taken, or a name that is no output's.
+    /// Takes an output that is wanted on the device, before the run is done: it may be given to other runs, which come
+    /// after this one. None for an output on the host, one that was taken, or a name that is no output's.
     pub fn take(&mut self, output: &str) -> Option<DeviceTensor> {
         let ports = self.program.variants[self.variant].plan.results();
         let port = ports.iter().position(|port| port.name == output)?;

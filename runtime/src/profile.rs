@@ -1,8 +1,8 @@
 //! Where the time of a model's runs goes: step by step on the device, beside what each step moves and computes.
 //!
-//! Steps are timed by an event before and after each on its own lane (on the CPU by the clock), in runs that are enqueued step by
-//! step; runs that are not profiled record nothing. A step's time is the median over the runs; what concerns the whole run, its
-//! timeline among it, is of the run whose time on the device is the median.
+//! Steps are timed by an event before and after each on its own lane (on the CPU by the clock), in runs that are
+//! enqueued step by step; runs that are not profiled record nothing. A step's time is the median over the runs; what
+//! concerns the whole run, its timeline among it, is of the run whose time on the device is the median.
 
 use indexmap::IndexMap;
 use ir::HostTensor;

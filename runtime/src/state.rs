@@ -1,8 +1,9 @@
 //! Values that a model keeps from run to run: a cache of keys and values, an optimiser's sums, a running statistic.
 //!
-//! A state is an input of the model whose next value is one of its outputs. It stays on the device. Each run is given its value as a
-//! donated tensor, so that the plan updates it in place where it can, and what the run makes of it is there for the next at once:
-//! runs that are submitted in a row come after each other on the device and not on the host.
+//! A state is an input of the model whose next value is one of its outputs. It stays on the device. Each run is given
+//! its value as a donated tensor, so that the plan updates it in place where it can, and what the run makes of it is
+//! there for the next at once: runs that are submitted in a row come after each other on the device and not on the
+//! host.
 //!
 //! Copies are made late: a fork, a value that somebody looks at, and the state share memory until the next run writes.
 
@@ -18,7 +19,8 @@ use crate::executable::Executable;
 use crate::pending::Pending;
 use crate::tensor::{DeviceTensor, Given, Wanted, Where};
 
-/// The state of one session with a program; see the [module](self). Several threads may run with it: one after the other.
+/// The state of one session with a program; see the [module](self). Several threads may run with it: one after the
+/// other.
 #[derive(Debug)]
 pub struct State {
     links: Arc<[Link]>,
@@ -130,8 +132,8 @@ impl State {
     /// Begins a run with the state, and takes what it makes of it. `inputs` are the others.
     ///
     /// # Errors
-    /// As [`Executable::submit`]. A run that was refused leaves the state as it is; one that failed on the device, or was waited for
-    /// and found an index outside of its axis, loses it.
+    /// As [`Executable::submit`]. A run that was refused leaves the state as it is; one that failed on the device, or
+    /// was waited for and found an index outside of its axis, loses it.
     pub fn submit<'a>(
         &self,
         executable: &Executable,
@@ -275,7 +277,8 @@ impl State {
     }
 }
 
-/// What a run made of a state. Whether the values mean anything is known when the run is done, and later runs may have used them.
+/// What a run made of a state. Whether the values mean anything is known when the run is done, and later runs may have
+/// used them.
 #[derive(Debug)]
 pub(crate) struct Made {
     values: Weak<Mutex<Vec<Kept>>>,

@@ -185,8 +185,8 @@ fn a_run_allocates_nothing_after_the_first_at_its_size() {
     for (inputs, bindings, outputs) in &mut runs {
         exe.run_into(bindings, inputs, outputs, None).unwrap();
     }
-    // The counter is the process's, and the harness's own thread allocates now and then. A run that allocated would do so in
-    // every window of runs; the harness leaves some alone.
+    // The counter is the process's, and the harness's own thread allocates now and then. A run that allocated would do
+    // so in every window of runs; the harness leaves some alone.
     let windows = (0..8).map(|_| {
         let before = COUNT.load(Ordering::Relaxed);
         for _ in 0..20 {

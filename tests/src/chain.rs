@@ -1,5 +1,6 @@
-//! Chains of products of one row by constant weights, each of what the product before has given. On a GPU whose launches overlap, a product
-//! may ask for weights before the launch before is done, and must not read its row before that.
+//! Chains of products of one row by constant weights, each of what the product before has given. On a GPU whose
+//! launches overlap, a product may ask for weights before the launch before is done, and must not read its row before
+//! that.
 
 use graphc::ir::op::{BinaryOp, Composite, Contract, Groups, UnaryOp};
 use graphc::ir::{DType, Graph, HostTensor, Op, Origin, TensorType, Value};
@@ -9,10 +10,10 @@ use crate::quantised::Random;
 /// Elements along the depth that share a scale.
 const GROUP: usize = 128;
 
-/// Returns a graph of one input, `x`, of `widths[0]` elements, and one product for each pair of neighbours among `widths`, of random
-/// weights that keep a row about as long as it is. Products but the last are followed by ReLU, so that no two of them are one; where
-/// the width stays, what went in is added. Weights are `stored` as integers of four bits with a scale for each group of 128, and
-/// a zero point where they are unsigned; or as they are.
+/// Returns a graph of one input, `x`, of `widths[0]` elements, and one product for each pair of neighbours among
+/// `widths`, of random weights that keep a row about as long as it is. Products but the last are followed by ReLU, so
+/// that no two of them are one; where the width stays, what went in is added. Weights are `stored` as integers of four
+/// bits with a scale for each group of 128, and a zero point where they are unsigned; or as they are.
 ///
 /// # Panics
 /// When there are no two widths.

@@ -1,5 +1,5 @@
-//! The HIP-compatible library over the emulated GPU, as tests open it: a copy with settings of its own, in this process or for
-//! another.
+//! The HIP-compatible library over the emulated GPU, as tests open it: a copy with settings of its own, in this process
+//! or for another.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ fn built(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The wrapper under which ROCm's compile stack runs, where that is in a sysroot; None inside of one or with a native ROCm.
+/// The wrapper under which ROCm's compile stack runs, where that is in a sysroot; None inside of one or with a native
+/// ROCm.
 fn wrapper() -> Option<PathBuf> {
     let named = std::env::var_os("GRAPHC_ROCM").map(|folder| PathBuf::from(folder).join("rocm-run"));
     let usual = PathBuf::from("/opt/graphc-rocm/rocm-run");
@@ -40,8 +41,8 @@ fn wrapper() -> Option<PathBuf> {
 }
 
 impl EmulatedHip {
-    /// Makes a copy of the library with these variables; None (and a printed line) where there is no ROCm to compile and
-    /// disassemble with, or something is not built.
+    /// Makes a copy of the library with these variables; None (and a printed line) where there is no ROCm to compile
+    /// and disassemble with, or something is not built.
     ///
     /// # Panics
     /// When no folder can be made.
@@ -78,8 +79,8 @@ impl EmulatedHip {
         })
     }
 
-    /// The library in a folder that [`EmulatedHip::new`] made in another process, where comgr is on the loader's path: inside a
-    /// sysroot.
+    /// The library in a folder that [`EmulatedHip::new`] made in another process, where comgr is on the loader's path:
+    /// inside a sysroot.
     pub fn at(folder: PathBuf, variables: &[(&str, &str)]) -> EmulatedHip {
         EmulatedHip {
             folder,

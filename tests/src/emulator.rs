@@ -85,8 +85,8 @@ impl Toolchain {
             .unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Builds a graph of known sizes, given as text, and checks each kernel alone, on operands of its own and whole: what it
-    /// computes, and that nothing spilled. Returns what each counted.
+    /// Builds a graph of known sizes, given as text, and checks each kernel alone, on operands of its own and whole:
+    /// what it computes, and that nothing spilled. Returns what each counted.
     ///
     /// # Panics
     /// When a kernel does not compile, faults, spills or is wrong.
@@ -104,7 +104,8 @@ impl Toolchain {
         self.each_of(arch, &built)
     }
 
-    /// Checks each kernel of what was built of a graph of known sizes as [`Toolchain::each_kernel`] does, but for spills.
+    /// Checks each kernel of what was built of a graph of known sizes as [`Toolchain::each_kernel`] does, but for
+    /// spills.
     ///
     /// # Panics
     /// When a kernel faults or is wrong.

@@ -7,8 +7,9 @@
 //! // graph @g stage=core { … }
 //! ```
 //!
-//! The first line names the mode; what follows `// ----` is the blessed output, each line behind `// `. `GRAPHC_BLESS=1` writes
-//! it anew. Whatever the mode, the graph is also run: the reference evaluator before optimisation = after = the CPU device.
+//! The first line names the mode; what follows `// ----` is the blessed output, each line behind `// `.
+//! `GRAPHC_BLESS=1` writes it anew. Whatever the mode, the graph is also run: the reference evaluator before
+//! optimisation = after = the CPU device.
 //!
 //! | mode | output |
 //! |---|---|

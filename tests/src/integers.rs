@@ -367,8 +367,8 @@ impl Case {
         }
     }
 
-    /// Says what is wrong with a result: integers must be equal, unless scales are none of 2 and the number is a tie but for the
-    /// rounding of floats; floats are compared to that rounding.
+    /// Says what is wrong with a result: integers must be equal, unless scales are none of 2 and the number is a tie
+    /// but for the rounding of floats; floats are compared to that rounding.
     pub fn wrong(&self, got: &HostTensor) -> Option<String> {
         let got = got.to_f64();
         if got.len() != self.expected.len() {

@@ -15,8 +15,8 @@ pub mod single;
 
 use std::path::PathBuf;
 
-/// Returns the path of a file or folder of the repository: the one that the tests were built in, or on another machine the one
-/// that `GRAPHC_REPOSITORY` names.
+/// Returns the path of a file or folder of the repository: the one that the tests were built in, or on another machine
+/// the one that `GRAPHC_REPOSITORY` names.
 pub fn repository(relative: &str) -> PathBuf {
     match std::env::var_os("GRAPHC_REPOSITORY") {
         Some(folder) => PathBuf::from(folder).join(relative),

@@ -1,4 +1,5 @@
-//! The vendor libraries of the sysroot, as tests run them: each test as a process of its own inside of it, on the emulated gfx90a.
+//! The vendor libraries of the sysroot, as tests run them: each test as a process of its own inside of it, on the
+//! emulated gfx90a.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -26,8 +27,9 @@ pub fn is_outside() -> bool {
     std::env::var_os(INSIDE).is_none() && root().join("usr/lib/x86_64-linux-gnu/libMIOpen.so").exists()
 }
 
-/// Runs a test of `module` (a `module_path!()`) inside the sysroot, as a process of its own; there it gives the HIP library with these
-/// variables (MIOpen's own are the process's). `temporary` is a folder in which MIOpen keeps what it compiled.
+/// Runs a test of `module` (a `module_path!()`) inside the sysroot, as a process of its own; there it gives the HIP
+/// library with these variables (MIOpen's own are the process's). `temporary` is a folder in which MIOpen keeps what it
+/// compiled.
 ///
 /// # Panics
 /// When the test fails there.

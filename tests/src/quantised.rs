@@ -141,8 +141,8 @@ pub struct Case {
     pub inputs: Tensors,
     /// In f64, from the dequantised weight as it is.
     pub exact: Vec<f64>,
-    /// Bytes of the weight, its scales and its zero points, if they are not in the middle of their type; of these one number of
-    /// whole bytes is part of a kernel's text.
+    /// Bytes of the weight, its scales and its zero points, if they are not in the middle of their type; of these one
+    /// number of whole bytes is part of a kernel's text.
     pub weight_bytes: usize,
 }
 

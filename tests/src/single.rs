@@ -10,7 +10,8 @@ use graphc::ir::{Bindings, Dim, Entity, HostTensor, Program, Storage, Symbols, T
 use graphc::runtime::device::Device;
 use graphc::runtime::{LoadOptions, RuntimeError};
 
-/// A kernel with its source, whose code is yet to be compiled: every buffer goes up, the kernel runs, what it wrote comes back.
+/// A kernel with its source, whose code is yet to be compiled: every buffer goes up, the kernel runs, what it wrote
+/// comes back.
 pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Source) -> Program {
     let mut plan = Plan {
         target,

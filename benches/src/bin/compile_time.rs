@@ -4,8 +4,8 @@
 //! cargo run --release -p graphc-benches --bin compile_time -- [MODEL.onnx …]
 //! ```
 //!
-//! Prints time and memory, and for the generated graphs the growth between sizes: time ratio over node ratio, which is 1 for
-//! linear work and log n₂ / log n₁ (at most 1.2 here) for n·log n.
+//! Prints time and memory, and for the generated graphs the growth between sizes: time ratio over node ratio, which is
+//! 1 for linear work and log n₂ / log n₁ (at most 1.2 here) for n·log n.
 
 use std::path::PathBuf;
 use std::time::Instant;

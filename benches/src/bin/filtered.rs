@@ -1,12 +1,14 @@
-//! Convolutions by Winograd's filtering against the sum over the window: predicted times of both, and which the plan takes.
+//! Convolutions by Winograd's filtering against the sum over the window: predicted times of both, and which the plan
+//! takes.
 //!
 //! ```text
 //! cargo build --release -p graphc --bins
 //! cargo run --release -p graphc-benches --bin filtered > benches/filtered.md
 //! ```
 //!
-//! The convolutions are those of 3 by 3 taps and stride 1 that ResNet-50 and VGG-16 have, in `f32`. The numbers are predictions
-//! (`emu/TIMING.md`), on no GPU, and the same on each machine; beside them are the planner's own, by which it decides.
+//! The convolutions are those of 3 by 3 taps and stride 1 that ResNet-50 and VGG-16 have, in `f32`. The numbers are
+//! predictions (`emu/TIMING.md`), on no GPU, and the same on each machine; beside them are the planner's own, by which
+//! it decides.
 
 use std::path::PathBuf;
 

@@ -5,8 +5,8 @@
 //! cargo run --release -p graphc-benches --bin predicted > benches/predicted.md
 //! ```
 //!
-//! The models are those of the examples with random weights, at the hints of their symbols; files that graphc loads may be named
-//! instead. The numbers are predictions (`emu/TIMING.md`), on no GPU, and the same on each machine.
+//! The models are those of the examples with random weights, at the hints of their symbols; files that graphc loads may
+//! be named instead. The numbers are predictions (`emu/TIMING.md`), on no GPU, and the same on each machine.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! Instructions of a block program that follow one another, as one.
 //!
-//! Before: arithmetic with one number each (what quantises: a quotient, rounded, moved, cut), integers of 8 bits that are widened before
-//! they become floats, and floats that are widened integers before they are stored in 8 bits. After: one instruction for a chain of
-//! arithmetic, whose values stay in registers of the processor; bytes are read as floats and stored from floats.
+//! Before: arithmetic with one number each (what quantises: a quotient, rounded, moved, cut), integers of 8 bits that
+//! are widened before they become floats, and floats that are widened integers before they are stored in 8 bits. After:
+//! one instruction for a chain of arithmetic, whose values stay in registers of the processor; bytes are read as floats
+//! and stored from floats.
 
 use std::collections::HashMap;
 

@@ -86,8 +86,8 @@ pub(crate) fn analyse<'k>(
     })
 }
 
-/// Puts the dims of a fold whose order decides nothing in the order in which what it loads lies in memory: a fold of a permuted tensor
-/// walks through neighbours. Loads that lie differently leave the dims as they are.
+/// Puts the dims of a fold whose order decides nothing in the order in which what it loads lies in memory: a fold of a
+/// permuted tensor walks through neighbours. Loads that lie differently leave the dims as they are.
 fn in_order_of_memory(kernel: &Kernel, stmt: &Stmt, dims: &mut [usize], roots: &Roots) {
     let Stmt::Fold { value, op, .. } = *stmt else { return };
     let orderless = match op {
@@ -163,12 +163,14 @@ fn accesses(kernel: &Kernel, stmts: &[Stmt], roots: &Roots) -> Accesses {
     Accesses { loads, stores }
 }
 
-/// Says whether blocks are points whose folds walk along rows: what the points alone decide is then computed once a row.
+/// Says whether blocks are points whose folds walk along rows: what the points alone decide is then computed once a
+/// row.
 pub(crate) fn along_rows(kernel: &Kernel, a: &Analysis<'_>, stmts: &[Stmt]) -> bool {
     by_rows(a, stmts, &accesses(kernel, stmts, &a.roots), kernel)
 }
 
-/// Lowers statements over the points of `parallel`, as a piece; `aliased` says that a buffer they write is one that they read.
+/// Lowers statements over the points of `parallel`, as a piece; `aliased` says that a buffer they write is one that
+/// they read.
 ///
 /// # Errors
 /// A size that does not evaluate, or an access that is certain to leave its buffer.

@@ -144,7 +144,8 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Declares the tiles and opens the loop of a workgroup over its blocks of queries; returns the block's number among those of its head.
+    /// Declares the tiles and opens the loop of a workgroup over its blocks of queries; returns the block's number
+    /// among those of its head.
     fn open_query_blocks(&mut self, body: &AttentionBody, tiles: &str, together: AttentionOrder) -> String {
         self.out.line(format!("using Tiles = {tiles};"));
         let [batches, queries] = [&body.batch[..], &[body.q]].map(|axes| self.counted(axes));

@@ -101,7 +101,8 @@ impl Printer<'_> {
         self.product(body, fetches, &tiles, "gemv_stream<Tiles", tiling.store);
     }
 
-    /// Prints operands, epilogue and sizes of a product, and the call of the device library's template, whose arguments `template` begins.
+    /// Prints operands, epilogue and sizes of a product, and the call of the device library's template, whose arguments
+    /// `template` begins.
     fn product(&mut self, body: &ContractBody, [lhs, rhs]: [Fetch; 2], tiles: &str, template: &str, store: u32) {
         let looped = self.open_batch(&body.batch);
         // The launch refuses sizes that an `int` does not count.

@@ -251,7 +251,8 @@ impl Printer<'_> {
         let vector = team.vector;
         let (now, later): (Vec<ExprId>, Vec<ExprId>) = row.unread.iter().partition(|e| self.is_always(roots, **e));
         row.unread = later;
-        // The first reads are under way together; later ones are read step by step, since others have registers by then.
+        // The first reads are under way together; later ones are read step by step, since others have registers by
+        // then.
         let mut loads = Vec::new();
         if row.held.is_empty() {
             self.hold_loads(row, &now, team)?;

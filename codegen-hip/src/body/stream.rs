@@ -170,8 +170,8 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Opens the loop of a thread over its groups, and declares the outer axes; returns the name of a group's first position along the
-    /// last one.
+    /// Opens the loop of a thread over its groups, and declares the outer axes; returns the name of a group's first
+    /// position along the last one.
     pub(super) fn open_groups(&mut self, groups: &Groups<'_>) -> String {
         let (kind, vector) = (groups.kind, groups.vector);
         let (group, n) = (self.fresh("group"), self.size(&groups.count));
@@ -224,8 +224,8 @@ impl Printer<'_> {
         self.out.close("");
     }
 
-    /// A whole group of neighbours: wide loads, a loop over the neighbours, wide stores. `given` are variables that come as
-    /// arrays of the group's values: each with its spelling for the neighbour that `{j}` stands for.
+    /// A whole group of neighbours: wide loads, a loop over the neighbours, wide stores. `given` are variables that
+    /// come as arrays of the group's values: each with its spelling for the neighbour that `{j}` stands for.
     pub(super) fn one_group(
         &mut self,
         stmts: &[Stmt],
@@ -238,7 +238,8 @@ impl Printer<'_> {
         self.loaded_group(stmts, axis, name, start, vector, given, &[]);
     }
 
-    /// As [`Self::one_group`]; what is in `loaded` has been read: the load, and its spelling for the neighbour that `{j}` stands for.
+    /// As [`Self::one_group`]; what is in `loaded` has been read: the load, and its spelling for the neighbour that
+    /// `{j}` stands for.
     pub(super) fn loaded_group(
         &mut self,
         stmts: &[Stmt],
@@ -319,7 +320,8 @@ impl Printer<'_> {
         along(self.kernel, self.symbols, index, axis, i64::from(vector)).is_some_and(|m| m.is_wide(i64::from(vector)))
     }
 
-    /// The loads whose groups are one access each: of neighbours in memory, and on conditions that hold for a whole group or not at all.
+    /// The loads whose groups are one access each: of neighbours in memory, and on conditions that hold for a whole
+    /// group or not at all.
     fn wide_candidates(&self, roots: &[ExprId], axis: AxisId, vector: u32) -> Vec<Wide> {
         let width = i64::from(vector);
         let mut motions = Motions::new(self.kernel, self.symbols, axis, width);

@@ -379,8 +379,8 @@ impl Printer<'_> {
         });
     }
 
-    /// How many taps count at an output whose axes are in view where the text is printed; `factors` says so of the axes that strips do not
-    /// go along.
+    /// How many taps count at an output whose axes are in view where the text is printed; `factors` says so of the axes
+    /// that strips do not go along.
     fn counted_taps(&mut self, strip: &Strip<'_>, count: VarId, mut factors: Vec<String>) -> String {
         let padding_counts = strip.body.pool() == Some(PoolKind::Average { count_padding: true });
         for axis in [strip.down, Some(strip.across)].into_iter().flatten() {

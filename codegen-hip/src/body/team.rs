@@ -106,7 +106,8 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Opens a team's loop over the flat positions of `axes` and prints each element; `stores` that are contiguous are wide.
+    /// Opens a team's loop over the flat positions of `axes` and prints each element; `stores` that are contiguous are
+    /// wide.
     fn team_row(
         &mut self,
         axes: &[AxisId],

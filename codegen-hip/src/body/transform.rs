@@ -7,7 +7,8 @@
 //! for (int a = 0; a < 6; ++a) for (int b = 0; b < 6; ++b) v[..] = square[a][b][..];
 //! ```
 //!
-//! All of these loops are unrolled. What is outside of the image is read at its edge, so that no read waits for a branch.
+//! All of these loops are unrolled. What is outside of the image is read at its edge, so that no read waits for a
+//! branch.
 
 use ir::kernel::{AxisId, Mapping, TransformBody, TransformSide};
 
@@ -63,7 +64,8 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Unrolled loops over the rows and the columns of a square around `inside`, which is given the place of an element.
+    /// Unrolled loops over the rows and the columns of a square around `inside`, which is given the place of an
+    /// element.
     fn unrolled(&mut self, axes: [AxisId; 2], inside: impl FnOnce(&mut Self, &str)) {
         self.scope(|p| {
             let mut at = String::new();

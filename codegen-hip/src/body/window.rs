@@ -1,4 +1,5 @@
-//! Windows: a thread has one, or those of neighbouring channels; it walks the taps that are inside, whose bounds are worked out once.
+//! Windows: a thread has one, or those of neighbouring channels; it walks the taps that are inside, whose bounds are
+//! worked out once.
 //!
 //! ```text
 //! const int y_at = y * 2 - 1;
@@ -6,7 +7,8 @@
 //! for (int dy = dy_first; dy < dy_end; ++dy) ...
 //! ```
 //!
-//! Where the mapping says so, a window that is inside as a whole, as most are, is unrolled: its loads are all on their way at once.
+//! Where the mapping says so, a window that is inside as a whole, as most are, is unrolled: its loads are all on their
+//! way at once.
 
 use ir::Dim;
 use ir::graph::eval::scalar::identity;
@@ -19,8 +21,8 @@ use crate::index;
 use crate::stmt::Running;
 use crate::types::{literal, spelling};
 
-/// What is said of loops over the taps of a window that is inside as a whole, and of one at an edge beside it, which is rare: the compilers
-/// would unroll that too, for registers that the others then lack.
+/// What is said of loops over the taps of a window that is inside as a whole, and of one at an edge beside it, which is
+/// rare: the compilers would unroll that too, for registers that the others then lack.
 const ALL_AT_ONCE: &str = "#pragma unroll";
 pub(super) const ONE_BY_ONE: &str = "#pragma unroll 1";
 

@@ -26,8 +26,8 @@ pub fn is_available() -> bool {
         .is_ok_and(|o| o.status.success())
 }
 
-/// Compiles all kernels into one program, runs every job and returns its buffers after; `Err` carries what the compiler or
-/// the program said.
+/// Compiles all kernels into one program, runs every job and returns its buffers after; `Err` carries what the compiler
+/// or the program said.
 pub fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<HostTensor>>, String> {
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let at = |name: &str| folder.path().join(name);

@@ -1,4 +1,5 @@
-//! What the tests that run hand-written kernels share: operands with the edges of their types, and how far results may be off.
+//! What the tests that run hand-written kernels share: operands with the edges of their types, and how far results may
+//! be off.
 
 use ir::kernel::{Access, Body, Kernel};
 use ir::{Bindings, DType, HostTensor, Symbol, SymbolInfo, Symbols};
@@ -14,7 +15,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Numbers of a type: small ones mostly, and now and then the ends of the range, which only casts and members are given.
+    /// Numbers of a type: small ones mostly, and now and then the ends of the range, which only casts and members are
+    /// given.
     pub fn tensor(&mut self, dtype: DType, n: usize, wild: bool) -> HostTensor {
         let edges = [
             0.0,

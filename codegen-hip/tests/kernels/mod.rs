@@ -1,5 +1,5 @@
-//! Kernels written by hand, as lowering makes them, with odd sizes and every mapping: what the printer's tests print, compile
-//! and run. One file for each kind of body.
+//! Kernels written by hand, as lowering makes them, with odd sizes and every mapping: what the printer's tests print,
+//! compile and run. One file for each kind of body.
 
 mod attention;
 mod build;

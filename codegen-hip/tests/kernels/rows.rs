@@ -341,7 +341,8 @@ pub fn all() -> Vec<Kernel> {
     kernels
 }
 
-/// Rows that stay in registers: exact and cut short, of lanes, of a wave, of waves in even and odd numbers, of any length.
+/// Rows that stay in registers: exact and cut short, of lanes, of a wave, of waves in even and odd numbers, of any
+/// length.
 fn held() -> Vec<Kernel> {
     let rows = |lanes, block, vector, steps| Mapping::Rows {
         lanes,

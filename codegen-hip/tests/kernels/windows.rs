@@ -1,4 +1,5 @@
-//! Convolutions with a filter for each channel, by strips: rows and columns that are cut short, vectors of channels, groups along rows.
+//! Convolutions with a filter for each channel, by strips: rows and columns that are cut short, vectors of channels,
+//! groups along rows.
 
 use ir::kernel::{Body, ExprId, Kernel, Loops, Mapping, Stmt, Strips, WindowAxis, WindowBody, WindowFold};
 use ir::op::{BinaryOp, ReduceOp};

@@ -53,7 +53,8 @@ pub enum Trace {
     Calls,
 }
 
-/// The n-th of a kind fails: `hipMalloc@2`, `launch@3+`, `call@7%`, `hipFree@1=hipErrorInvalidValue`, `hipEventRecord@4!hipErrorLaunchFailure`.
+/// The n-th of a kind fails: `hipMalloc@2`, `launch@3+`, `call@7%`, `hipFree@1=hipErrorInvalidValue`,
+/// `hipEventRecord@4!hipErrorLaunchFailure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRequest {
     pub kind: FaultKind,
@@ -65,8 +66,8 @@ pub struct FaultRequest {
     pub multiples: bool,
     /// The code that it gives, of a call by its name; None for an unknown error.
     pub code: Option<hipError_t>,
-    /// Whether the code stands for what happened to the device, written with `!`: every later call gives it too, and with
-    /// `hipErrorNoDevice` there is no device any more.
+    /// Whether the code stands for what happened to the device, written with `!`: every later call gives it too, and
+    /// with `hipErrorNoDevice` there is no device any more.
     pub breaks: bool,
 }
 

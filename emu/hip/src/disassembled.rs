@@ -1,4 +1,5 @@
-//! Disassembly that is kept: programs load the same code again and again, and a worker takes longer than all else about a load.
+//! Disassembly that is kept: programs load the same code again and again, and a worker takes longer than all else about
+//! a load.
 
 use graphc_emu::{Disassembler, DisassemblyError, Line};
 use std::collections::HashMap;

@@ -150,7 +150,8 @@ fn from_buffer(info: &KernelInfo, extra: *mut *mut c_void) -> Result<Vec<u8>, hi
         index += 2;
     }
     let needed = info.explicit_size() as usize;
-    // HIP does not look at the size. Tensile's launches leave out an unused last number; what is more than that is a mistake.
+    // HIP does not look at the size. Tensile's launches leave out an unused last number; what is more than that is a
+    // mistake.
     let last = info.args.iter().rfind(|arg| !arg.hidden());
     let least = last
         .filter(|arg| arg.kind == "by_value" && arg.size <= 4)

@@ -24,7 +24,8 @@ impl Pinned {
     /// Gives memory back that the library allocated.
     pub fn release(self, address: u64) {
         if let Some(layout) = self.layout {
-            // SAFETY: `hipHostMalloc` allocated it with this layout, and its entry was removed, so this is the only time.
+            // SAFETY: `hipHostMalloc` allocated it with this layout, and its entry was removed, so this is the only
+            // time.
             unsafe { dealloc(address as *mut u8, layout) };
         }
     }

@@ -1,8 +1,8 @@
 //! Streams and events: what is queued, what it waits for, and which of it runs next.
 //!
-//! A stream is a list of work in order. A piece of work names positions of other streams that must be done before it; events
-//! are such positions, and so is the order between the null stream and blocking streams. Any order that keeps these is one
-//! that a device may choose.
+//! A stream is a list of work in order. A piece of work names positions of other streams that must be done before it;
+//! events are such positions, and so is the order between the null stream and blocking streams. Any order that keeps
+//! these is one that a device may choose.
 
 use crate::config::FaultKind;
 use crate::graph::GraphNode;

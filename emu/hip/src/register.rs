@@ -1,8 +1,8 @@
-//! What a program registers when it is loaded: the device code that is linked into it, and the host addresses that stand
-//! for its kernels and variables.
+//! What a program registers when it is loaded: the device code that is linked into it, and the host addresses that
+//! stand for its kernels and variables.
 //!
-//! Registration runs in initialisers, before anything is known of the GPUs, so it is apart from the library's other state
-//! and touches no code: a code object is unpacked when one of its kernels is first launched on a device.
+//! Registration runs in initialisers, before anything is known of the GPUs, so it is apart from the library's other
+//! state and touches no code: a code object is unpacked when one of its kernels is first launched on a device.
 
 use crate::image::image_bytes;
 use crate::pointer::read_bytes;

@@ -213,7 +213,8 @@ pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> h
     fail(code)
 }
 
-/// Runs `body` on the state, which is made where it is not there, outside of every call: nothing is counted, and nothing fails.
+/// Runs `body` on the state, which is made where it is not there, outside of every call: nothing is counted, and
+/// nothing fails.
 pub fn control(body: impl FnOnce(&mut Runtime) -> Status) -> hipError_t {
     let mut state = RUNTIME
         .get_or_init(|| Mutex::new(create()))
@@ -280,7 +281,8 @@ impl Runtime {
         runtime
     }
 
-    /// Begins again as in a new process, but for the settings: every handle is invalid, and devices are empty and whole.
+    /// Begins again as in a new process, but for the settings: every handle is invalid, and devices are empty and
+    /// whole.
     pub fn restart(&mut self) {
         let mut fresh = Runtime::new(self.config.clone());
         // No handle is given twice.

@@ -82,7 +82,8 @@ extern "C" __global__ void axpby(const float* x, const float* y, float* z, int n
     }
 }
 
-/// What the host copies back is there: bytes that nothing wrote are an error with their place, and copies carry what is not written.
+/// What the host copies back is there: bytes that nothing wrote are an error with their place, and copies carry what is
+/// not written.
 #[test]
 fn what_nothing_wrote_is_not_copied_to_the_host() {
     let Some(code) = compile(SOURCE, "gfx90a") else { return };

@@ -1,7 +1,7 @@
 //! The real hipBLASLt on an emulated gfx90a, with bias and activations, against references in f64.
 //!
-//! What is allowed before the activation: k + 6 roundings of f32 on the sum of the products' magnitudes. The activation adds 2^-18 of
-//! its argument (its exponential is one of f32), and the result one rounding of its type.
+//! What is allowed before the activation: k + 6 roundings of f32 on the sum of the products' magnitudes. The activation
+//! adds 2^-18 of its argument (its exponential is one of f32), and the result one rounding of its type.
 
 mod library;
 use half::{bf16, f16};

@@ -1,8 +1,8 @@
 //! The real MIOpen on an emulated gfx90a, against references in f64.
 //!
-//! MIOpen compiles its kernels with hiprtc (those in OpenCL C with comgr) when they are first asked for and takes products from
-//! rocBLAS. What is allowed: for a convolution's sum of k products, k + 4 roundings of f32 on the sum of their magnitudes and
-//! one of the result's type; elsewhere a few roundings, stated there.
+//! MIOpen compiles its kernels with hiprtc (those in OpenCL C with comgr) when they are first asked for and takes
+//! products from rocBLAS. What is allowed: for a convolution's sum of k products, k + 4 roundings of f32 on the sum of
+//! their magnitudes and one of the result's type; elsewhere a few roundings, stated there.
 
 mod library;
 use half::f16;
@@ -629,7 +629,8 @@ fn softmax_and_activations() {
             let descriptor = miopen.create("ActivationDescriptor");
             // SAFETY: a descriptor that was just made.
             assert_eq!(unsafe { set(descriptor, mode, alpha, beta, gamma) }, OK);
-            // Forty roundings of f32 on a function that grows no faster than twice its argument, and of f16 on one step.
+            // Forty roundings of f32 on a function that grows no faster than twice its argument, and of f16 on one
+            // step.
             let want = |x: &[f64]| {
                 x.iter()
                     .map(|x| (function(*x), 40.0 * f32::HALF_ULP * (1.0 + x.abs())))

@@ -1,5 +1,6 @@
-//! What a compiled HIP program and ROCm's libraries ask of the runtime beyond graphc's own calls: linked device code, launches
-//! by host address, launches with partial blocks, pools, copies in two dimensions, host functions, symbol versions.
+//! What a compiled HIP program and ROCm's libraries ask of the runtime beyond graphc's own calls: linked device code,
+//! launches by host address, launches with partial blocks, pools, copies in two dimensions, host functions, symbol
+//! versions.
 
 mod common;
 use common::{D2H, Hip, OK, compile, open};

@@ -1,7 +1,7 @@
 //! Matrix products by the real rocBLAS on an emulated gfx90a, against references in f64.
 //!
-//! What is allowed: for a sum of k products, k + 4 roundings of the compute type on the sum of the products' magnitudes, and one
-//! rounding of the result's type. Integer products are exact.
+//! What is allowed: for a sum of k products, k + 4 roundings of the compute type on the sum of the products'
+//! magnitudes, and one rounding of the result's type. Integer products are exact.
 
 mod library;
 use half::{bf16, f16};
@@ -355,8 +355,8 @@ fn gemm_f64() {
 
 #[test]
 fn gemm_f64_without_products() {
-    // The kernels for f64 clear their accumulators by reading LDS that is nowhere. Where they skip the products they also skip
-    // the wait for that, and count on 320 cycles of sleep; the emulator reports a missing wait.
+    // The kernels for f64 clear their accumulators by reading LDS that is nowhere. Where they skip the products they
+    // also skip the wait for that, and count on 320 cycles of sleep; the emulator reports a missing wait.
     let variables = [("GRAPHC_EMU_CHECKS", "no-waits")];
     inside_with("gemm_f64_without_products", LIBRARY, &variables, || {
         shapes::<f64, f64, f64>("gemm f64, k = 0 or alpha = 0", without_products);

@@ -1,7 +1,7 @@
 //! Predicted times of the unmodified rocBLAS against those published for MI210 and the RX 7900 XTX.
 //!
-//! Nothing of the model is fitted to these figures. `GRAPHC_EMU_TIMES=all` prints every size; by default those that are held to a
-//! limit, and one more of each GPU.
+//! Nothing of the model is fitted to these figures. `GRAPHC_EMU_TIMES=all` prints every size; by default those that are
+//! held to a limit, and one more of each GPU.
 
 mod library;
 use library::blas::{Blas, GemmEx, LIBRARY, NONE, OK};
@@ -194,8 +194,8 @@ fn products_take_what_was_published() {
     );
 }
 
-/// What PyTorch reached on an RX 7900 XTX, through the same library. A machine with rocBLAS's kernels for gfx90a alone has nothing to
-/// predict here.
+/// What PyTorch reached on an RX 7900 XTX, through the same library. A machine with rocBLAS's kernels for gfx90a alone
+/// has nothing to predict here.
 #[test]
 fn products_of_rdna_take_what_was_published() {
     let file = reports("gfx1100");
@@ -213,7 +213,8 @@ fn products_of_rdna_take_what_was_published() {
                 );
                 return;
             }
-            // Those without a limit the model misses by more than 20%, or just does not; smaller ones held PyTorch's own time.
+            // Those without a limit the model misses by more than 20%, or just does not; smaller ones held PyTorch's
+            // own time.
             let mut products = Vec::new();
             for (ty, rates, limits) in [
                 ("f16", [25.9, 70.8, 105.4, 96.1], [None, None, Some(0.2), Some(0.2)]),

@@ -1,8 +1,8 @@
 //! Fourier transforms by the real rocFFT on an emulated gfx90a, against sums in f64.
 //!
-//! What is allowed: eps · (2 + log2(length)) · the root of the summed squares of a transform's input, eps the type's, since the
-//! error of a fast transform grows with the logarithm of its length; and 4 · 2^-53 · the root of the length times the same root
-//! for the reference, whose sums are plain ones.
+//! What is allowed: eps · (2 + log2(length)) · the root of the summed squares of a transform's input, eps the type's,
+//! since the error of a fast transform grows with the logarithm of its length; and 4 · 2^-53 · the root of the length
+//! times the same root for the reference, whose sums are plain ones.
 
 mod library;
 use library::{Element, Random, Rocm, Worst, inside};

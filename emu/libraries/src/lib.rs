@@ -1,9 +1,10 @@
-//! A library that stands between a program and rocBLAS, hipBLASLt and MIOpen: each call is counted and goes on to the real library, or fails
-//! on request and does nothing.
+//! A library that stands between a program and rocBLAS, hipBLASLt and MIOpen: each call is counted and goes on to the
+//! real library, or fails on request and does nothing.
 //!
-//! Under the name of such a library (`librocblas.so`, `libhipblaslt.so`, `libMIOpen.so`) it gives the functions that graphc's runtime looks for. It knows
-//! no signatures: a function saves the registers that arguments come in, asks what to do, and jumps. The real libraries are those
-//! that the dynamic loader finds. Tests steer it by [`graphc_fail`] and read [`graphc_fail_calls`].
+//! Under the name of such a library (`librocblas.so`, `libhipblaslt.so`, `libMIOpen.so`) it gives the functions that
+//! graphc's runtime looks for. It knows no signatures: a function saves the registers that arguments come in, asks what
+//! to do, and jumps. The real libraries are those that the dynamic loader finds. Tests steer it by [`graphc_fail`] and
+//! read [`graphc_fail_calls`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -47,8 +48,8 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for a failure: the `number`-th call of a function from now on gives a status and does nothing. Null asks for none. Calls are
-/// counted from 0 on.
+/// Asks for a failure: the `number`-th call of a function from now on gives a status and does nothing. Null asks for
+/// none. Calls are counted from 0 on.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -65,7 +66,8 @@ pub unsafe extern "C" fn graphc_fail(name: *const c_char, number: u64, status: c
     };
 }
 
-/// Writes how often each function was called since: `rocblas_set_stream 3`, a line each, by name. Gives 1 where `room` is too small.
+/// Writes how often each function was called since: `rocblas_set_stream 3`, a line each, by name. Gives 1 where `room`
+/// is too small.
 ///
 /// # Safety
 /// `to` has `room` bytes.

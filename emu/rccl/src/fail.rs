@@ -50,8 +50,8 @@ pub fn ended() {
     state().live -= 1;
 }
 
-/// Asks for a failure: the `number`-th call of a function by a rank from now on gives a code and does nothing but end what it would end.
-/// (`ncclCommInitAll` is rank 0's.) Null asks for none. Calls are counted from 0 on.
+/// Asks for a failure: the `number`-th call of a function by a rank from now on gives a code and does nothing but end
+/// what it would end. (`ncclCommInitAll` is rank 0's.) Null asks for none. Calls are counted from 0 on.
 ///
 /// # Safety
 /// `name` is null or a C string.

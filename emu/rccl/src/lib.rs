@@ -1,12 +1,15 @@
-//! RCCL's C interface between emulated GPUs: a stand-in for `librccl.so.1` over `emu/hip`, which lies in the same folder.
+//! RCCL's C interface between emulated GPUs: a stand-in for `librccl.so.1` over `emu/hip`, which lies in the same
+//! folder.
 //!
-//! A collective waits on the host until every rank of its communicator has come, for at most a deadline; a rank that never comes is said.
-//! What it does then is queued: it waits on a stream of its own for what each rank's stream holds, takes the parts to the host, sums them
-//! there in the order of the ranks, and takes the result to every rank, whose stream waits for that. So a program that forgets to wait
-//! sees what a real device may show it. Ranks whose calls differ in kind, count or type are refused, all of them.
+//! A collective waits on the host until every rank of its communicator has come, for at most a deadline; a rank that
+//! never comes is said. What it does then is queued: it waits on a stream of its own for what each rank's stream holds,
+//! takes the parts to the host, sums them there in the order of the ranks, and takes the result to every rank, whose
+//! stream waits for that. So a program that forgets to wait sees what a real device may show it. Ranks whose calls
+//! differ in kind, count or type are refused, all of them.
 //!
-//! Like `emu/hip` this library reads the environment and writes reports to standard error: its callers are programs that know nothing of
-//! it. Tests read [`graphc_rccl_counts`], plant a fault by [`graphc_rccl_plant`], and fail single calls by [`fail::graphc_rccl_fail`].
+//! Like `emu/hip` this library reads the environment and writes reports to standard error: its callers are programs
+//! that know nothing of it. Tests read [`graphc_rccl_counts`], plant a fault by [`graphc_rccl_plant`], and fail single
+//! calls by [`fail::graphc_rccl_fail`].
 //!
 //! | variable | what it sets | default |
 //! |---|---|---|
@@ -153,7 +156,8 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut Comm, code: *mut Code)
 /// Sums the ranks' parts.
 ///
 /// # Safety
-/// The communicator was made and not ended; buffers lie on its device with room for `count` numbers until the stream came past this.
+/// The communicator was made and not ended; buffers lie on its device with room for `count` numbers until the stream
+/// came past this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce(
     part: *const c_void,
@@ -234,7 +238,8 @@ unsafe fn collective(
     }
 }
 
-/// Gives how many collectives a rank took part in, and how many bytes it gave to them, in all communicators since the library was loaded.
+/// Gives how many collectives a rank took part in, and how many bytes it gave to them, in all communicators since the
+/// library was loaded.
 ///
 /// # Safety
 /// `calls` and `bytes` are places for a number each.
@@ -248,8 +253,8 @@ pub unsafe extern "C" fn graphc_rccl_counts(rank: usize, calls: *mut u64, bytes:
     }
 }
 
-/// Plants a fault in every later collective: 1, no stream waits for the result; 2, no stream is waited for; 3, rank 1 is refused; 4, rank 1
-/// does not come and is told that all is well; 0, none.
+/// Plants a fault in every later collective: 1, no stream waits for the result; 2, no stream is waited for; 3, rank 1
+/// is refused; 4, rank 1 does not come and is told that all is well; 0, none.
 #[unsafe(no_mangle)]
 pub extern "C" fn graphc_rccl_plant(fault: c_int) {
     let planted = match fault {

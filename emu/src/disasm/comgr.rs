@@ -41,7 +41,8 @@ pub struct Comgr {
 }
 
 impl Comgr {
-    /// Loads the library from ROCm's own folders, or by the loader's path; one that the process has already is taken as it is.
+    /// Loads the library from ROCm's own folders, or by the loader's path; one that the process has already is taken as
+    /// it is.
     ///
     /// # Errors
     /// Every place looked at.

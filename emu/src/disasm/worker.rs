@@ -1,8 +1,8 @@
 //! Disassembly in another process, for hosts whose C library cannot load comgr (a ROCm in a sysroot).
 //!
 //! The worker answers requests on its standard streams until its input ends. A request is one line, `TARGET ADDRESS
-//! SIZE` (hexadecimal), then the bytes; an answer is one line, `ok SIZE` or `error SIZE` (decimal), then that many bytes:
-//! a printed [`Listing`], or the message.
+//! SIZE` (hexadecimal), then the bytes; an answer is one line, `ok SIZE` or `error
+//! SIZE` (decimal), then that many bytes: a printed [`Listing`], or the message.
 
 use super::{Comgr, Disassembler, Line, Listing};
 use crate::error::DisassemblyError;

@@ -383,8 +383,8 @@ impl<'a> Env<'a> {
     }
 }
 
-/// Enters an access into `entry`; the other wave (u32::MAX: several) if they race. Atomics do not race with atomics, nor a
-/// plain read with one that compares: such loops begin with a load, which compilers write as a plain one.
+/// Enters an access into `entry`; the other wave (u32::MAX: several) if they race. Atomics do not race with atomics,
+/// nor a plain read with one that compares: such loops begin with a load, which compilers write as a plain one.
 fn meet(entry: &mut Touch, phase: u32, wave: u32, access: Access, compares: bool) -> Option<u32> {
     if entry.phase != phase + 1 {
         *entry = Touch {

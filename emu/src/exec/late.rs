@@ -1,12 +1,13 @@
 //! Accesses that were under way when their wave came to a barrier, where races are looked for.
 //!
-//! A barrier orders waves and not what they have under way: a load or store that its wave did not wait for may happen behind
-//! the barrier. So each byte keeps its last write and the last read of each wave since with their numbers, and each wave how far it had waited when it
-//! came to each barrier. Who meets a byte in a later phase is ordered behind the earlier access only if that wave had waited for
-//! it at a barrier between. (Stores to LDS and the reads behind them are looked at by `order` in any case, since that is cheap.)
+//! A barrier orders waves and not what they have under way: a load or store that its wave did not wait for may happen
+//! behind the barrier. So each byte keeps its last write and the last read of each wave since with their numbers, and
+//! each wave how far it had waited when it came to each barrier. Who meets a byte in a later phase is ordered behind
+//! the earlier access only if that wave had waited for it at a barrier between. (Stores to LDS and the reads behind
+//! them are looked at by `order` in any case, since that is cheap.)
 //!
-//! In global memory that holds where the waves of a workgroup may be on two compute units (RDNA's WGP mode). On one, their
-//! accesses go through one cache in order, and compilers leave such waits out.
+//! In global memory that holds where the waves of a workgroup may be on two compute units (RDNA's WGP mode). On one,
+//! their accesses go through one cache in order, and compilers leave such waits out.
 
 use super::scoreboard::{Counter, Scoreboard};
 use super::wave::{Env, Trap, Wave};

@@ -180,8 +180,8 @@ impl Scoreboard {
         if *writes != Set::default() {
             self.any = true;
         }
-        // The hardware issues no more than the counter counts: it waits for the oldest operation first, and compilers leave out a wait
-        // that this makes needless.
+        // The hardware issues no more than the counter counts: it waits for the oldest operation first, and compilers
+        // leave out a wait that this makes needless.
         let queue = &mut self.queues[index];
         if queue.len() > self.most[index] && queue.iter().all(|event| !event.unordered) {
             queue.pop_front();

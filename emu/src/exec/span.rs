@@ -185,8 +185,8 @@ fn is_lds_row(addresses: &Lanes, mask: u64, w: &Wave, step: u32) -> bool {
     mask == w.lane_mask && (if w.lanes == 64 { differ(64) } else { differ(32) }) == 0
 }
 
-/// Whether a wave's accesses of `bytes` bytes meet in no bank of LDS whatever the banks are: one behind the other, or all at
-/// one place.
+/// Whether a wave's accesses of `bytes` bytes meet in no bank of LDS whatever the banks are: one behind the other, or
+/// all at one place.
 #[inline]
 pub(crate) fn free_of_conflicts(addresses: &Lanes, mask: u64, w: &Wave, bytes: u32) -> bool {
     addresses[0].is_multiple_of(bytes.max(4))
@@ -233,7 +233,8 @@ impl Env<'_> {
         }
     }
 
-    /// Writes whole words of LDS from registers from `source` on; false (and nothing done) where lanes need a look each.
+    /// Writes whole words of LDS from registers from `source` on; false (and nothing done) where lanes need a look
+    /// each.
     #[inline]
     pub fn lds_store(&mut self, w: &Wave, source: usize, words: usize, addresses: &Lanes, mask: u64) -> bool {
         match words {

@@ -1,6 +1,7 @@
 //! The vector ALU: which mnemonic computes what, on one lane.
 //!
-//! Names that differ between generations and mean the same are first brought to one spelling. [`floats`] has the floats' part.
+//! Names that differ between generations and mean the same are first brought to one spelling. [`floats`] has the
+//! floats' part.
 
 mod floats;
 

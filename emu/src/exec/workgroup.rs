@@ -185,7 +185,8 @@ fn step_until_blocked<const TRACED: bool>(
             env.trace.as_mut().is_some_and(|trace| trace.step(w.index, pc, lanes))
         };
         let concerned = (w.undefined.as_ref()).is_some_and(|marks| w.gpr_index.is_some() || marks.concerns(inst));
-        // A trace needs where matrix instructions are, not what they make; of iterations that it leaves out only what leads on.
+        // A trace needs where matrix instructions are, not what they make; of iterations that it leaves out only what
+        // leads on.
         let left_out = light && matches!(inst.class, Class::Vmem | Class::Lds | Class::Smem);
         let flow = if TRACED && (inst.class == Class::Matrix || left_out) {
             Ok(Flow::Next)

@@ -39,7 +39,8 @@ pub struct Descriptor {
     pub user_fields: [bool; 7],
     /// Whether waves have 32 lanes.
     pub wave32: bool,
-    /// Whether the waves of a workgroup may be on two compute units (RDNA's WGP mode; CDNA has something else in that bit).
+    /// Whether the waves of a workgroup may be on two compute units (RDNA's WGP mode; CDNA has something else in that
+    /// bit).
     pub two_units: bool,
     /// Whether the stack may grow at run time.
     pub dynamic_stack: bool,

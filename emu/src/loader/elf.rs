@@ -163,7 +163,8 @@ pub(super) fn unbundle<'a>(bytes: &'a [u8], arch: &str) -> Result<Cow<'a, [u8]>,
             let end = end.ok_or_else(|| bad("a bundle entry ends after the file"))?;
             let entry = bytes.get(offset as usize..end as usize);
             let entry = entry.ok_or_else(|| bad("a bundle entry starts after the file"))?;
-            // The emulated GPUs correct memory errors and do not retry; code for others serves where there is no better.
+            // The emulated GPUs correct memory errors and do not retry; code for others serves where there is no
+            // better.
             let fits = !parts.any(|feature| matches!(feature, "xnack+" | "sramecc-"));
             if best.is_none_or(|(fitted, _)| fits && !fitted) {
                 best = Some((fits, entry));

@@ -1,8 +1,9 @@
 //! LDS banks: which lanes an access serves together, and how many cycles their meetings cost.
 //!
-//! An access is a sequence of phases, each a group of lanes. A phase takes one cycle, or as many as the busiest bank has
-//! distinct words. Which lanes form a phase was measured: `nod` (nod-ai/shark-ai's optimisation guide), `pyhip` (MI308X), `hk`
-//! (HipKittens' phase solver on MI355X); groups of RDNA and of gfx950's narrow writes are assumed to be consecutive lanes.
+//! An access is a sequence of phases, each a group of lanes. A phase takes one cycle, or as many as the busiest bank
+//! has distinct words. Which lanes form a phase was measured: `nod` (nod-ai/shark-ai's optimisation guide), `pyhip`
+//! (MI308X), `hk` (HipKittens' phase solver on MI355X); groups of RDNA and of gfx950's narrow writes are assumed to be
+//! consecutive lanes.
 
 use crate::arch::{Arch, Generation};
 

@@ -1,12 +1,13 @@
 //! What one instruction costs: the cycles that it occupies its unit, by opcode and arch.
 //!
-//! Sources, as the rows name them: `calc` AMD's matrix instruction calculator, `llvm` LLVM's `SISchedule.td` (four cycles a
-//! pass), `sqtt` hardware thread traces of gfx1100, gfx1200 and gfx950 published with tinygrad, `pyhip` measurements on
-//! MI308X (tingqli/pyhip), `hk` HipKittens' analysis. `assumed` marks what none of them says.
+//! Sources, as the rows name them: `calc` AMD's matrix instruction calculator, `llvm` LLVM's `SISchedule.td` (four
+//! cycles a pass), `sqtt` hardware thread traces of gfx1100, gfx1200 and gfx950 published with tinygrad, `pyhip`
+//! measurements on MI308X (tingqli/pyhip), `hk` HipKittens' analysis. `assumed` marks what none of them says.
 
 use crate::arch::{Arch, Generation};
 
-/// The cycles of a dense MFMA on gfx908, gfx90a, gfx942 and gfx950; 0 where the arch lacks it. `calc` and `llvm` agree on all.
+/// The cycles of a dense MFMA on gfx908, gfx90a, gfx942 and gfx950; 0 where the arch lacks it. `calc` and `llvm` agree
+/// on all.
 struct Mfma {
     types: &'static str,
     m: u16,
@@ -32,7 +33,8 @@ const MFMA: &[Mfma] = &[
     row("f16", 16, 16, [32, 32, 16, 16]),
     row("f16", 16, 32, [0, 0, 0, 16]),
     row("f16", 4, 4, [8, 8, 8, 8]),
-    // The first bf16 forms have half the K of f16 at the same cycles; the later ones (`_1k`, and all of gfx942) are as f16.
+    // The first bf16 forms have half the K of f16 at the same cycles; the later ones (`_1k`, and all of gfx942) are as
+    // f16.
     row("bf16", 32, 2, [64, 64, 0, 0]),
     row("bf16", 32, 4, [64, 64, 64, 64]),
     row("bf16", 32, 8, [0, 64, 32, 32]),
@@ -112,8 +114,9 @@ pub(crate) fn matrix_cycles(arch: &Arch, shape: Shape<'_>) -> u32 {
     }
 }
 
-/// WMMA of 16x16 on one SIMD. gfx11: `sqtt`, 4-bit integers twice as fast; gfx12: `sqtt`, 8 and 4 bits twice as fast as 16, the
-/// sparse forms do twice the depth in the same time. A wave of 64 lanes does one product of the same size, in the same time.
+/// WMMA of 16x16 on one SIMD. gfx11: `sqtt`, 4-bit integers twice as fast; gfx12: `sqtt`, 8 and 4 bits twice as fast as
+/// 16, the sparse forms do twice the depth in the same time. A wave of 64 lanes does one product of the same size, in
+/// the same time.
 fn wmma_cycles(arch: &Arch, shape: Shape<'_>) -> u32 {
     let bits16 = matches!(shape.types, "f16" | "bf16");
     if !arch.at_least(Generation::Gfx12) {
@@ -133,10 +136,10 @@ pub(crate) struct Vector {
 
 /// The cycles of a vector ALU instruction for waves of `lanes`; `name` is the mnemonic without its encoding.
 ///
-/// CDNA runs 64 lanes in four cycles at full rate, also f64 from gfx90a on and packed f32 (`pyhip` 4.01; `sqtt` gfx950 4).
-/// Transcendental functions, f64 conversions and 32-bit multiplications run at a quarter (`llvm`; `pyhip` 16). RDNA runs 32 lanes
-/// in one cycle, transcendental functions in four in a unit of their own, f64 in 16, 32-bit multiplications in four and 64-bit
-/// shifts in two (`sqtt`).
+/// CDNA runs 64 lanes in four cycles at full rate, also f64 from gfx90a on and packed f32 (`pyhip` 4.01; `sqtt` gfx950
+/// 4). Transcendental functions, f64 conversions and 32-bit multiplications run at a quarter (`llvm`; `pyhip` 16). RDNA
+/// runs 32 lanes in one cycle, transcendental functions in four in a unit of their own, f64 in 16, 32-bit
+/// multiplications in four and 64-bit shifts in two (`sqtt`).
 pub(crate) fn vector(arch: &Arch, name: &str, lanes: usize) -> Vector {
     let rest = name.strip_prefix("v_").unwrap_or(name);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| rest.starts_with(prefix));

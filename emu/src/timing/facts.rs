@@ -1,4 +1,5 @@
-//! What the model asks of an instruction: its unit, what it costs there, which registers it reads and writes, what it waits for.
+//! What the model asks of an instruction: its unit, what it costs there, which registers it reads and writes, what it
+//! waits for.
 //!
 //! All of it is read from the instruction's text once per kernel.
 

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! On CDNA a window has 32 bytes. Eight-byte instructions were measured at 4 cycles where none crosses a window's end,
-//! and at 5 where each fourth does (pyhip on MI308X; AMD's pull request 203934 of LLVM says a slot for each crossing, on
-//! MI210 and MI300X). A latency of 17 to 20 cycles gives both. RDNA's traces show no such wait (pull request 183064);
-//! there a window is a line of the cache, and it costs nothing where the cache has it.
+//! and at 5 where each fourth does (pyhip on MI308X; AMD's pull request 203934 of LLVM says a slot for each crossing,
+//! on MI210 and MI300X). A latency of 17 to 20 cycles gives both. RDNA's traces show no such wait (pull request
+//! 183064); there a window is a line of the cache, and it costs nothing where the cache has it.
 //!
 //! A window whose line is not in the cache comes from L2, as what the scalar cache lacks does.
 

@@ -1,4 +1,5 @@
-//! From one launch to its report: which workgroups are sampled, how long one unit takes for its share, and what that means.
+//! From one launch to its report: which workgroups are sampled, how long one unit takes for its share, and what that
+//! means.
 
 use super::TimingOptions;
 use super::clock::{self, MatrixShare};
@@ -37,8 +38,8 @@ const FEW_ROUNDS: u64 = 4;
 /// Rounds after which half of the workgroups that began together have drifted apart (assumed).
 const DRIFT_ROUNDS: f64 = 50.0;
 
-/// Predicts the time of a launch of `total` workgroups. Only sampled workgroups run, and without their matrix arithmetic: what
-/// they write to memory is not the kernel's result.
+/// Predicts the time of a launch of `total` workgroups. Only sampled workgroups run, and without their matrix
+/// arithmetic: what they write to memory is not the kernel's result.
 pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> Result<Report, LaunchError> {
     let arch = launch.arch;
     let machine = Machine::of(arch, options.part.as_deref()).ok_or_else(|| LaunchError::NotTimed {
@@ -222,7 +223,8 @@ impl Shape {
         self.total.min(self.units * self.resident)
     }
 
-    /// Workgroups that run at the same time; from the middle of a launch of many rounds, whose first and last may have less to do.
+    /// Workgroups that run at the same time; from the middle of a launch of many rounds, whose first and last may have
+    /// less to do.
     fn survey(&self) -> Vec<u64> {
         let count = self.together().min(SURVEY_GROUPS);
         let first = self.middle(count);
@@ -237,8 +239,8 @@ impl Shape {
         }
     }
 
-    /// A row of workgroups that is long enough to show what they find of earlier ones in L2; none where those of a survey did not end
-    /// within its limit, or a row would be too long to look at.
+    /// A row of workgroups that is long enough to show what they find of earlier ones in L2; none where those of a
+    /// survey did not end within its limit, or a row would be too long to look at.
     fn row(&self, survey: &[Recorder]) -> Vec<u64> {
         let limit = self.survey_limit() as usize;
         let waves = || survey.iter().flat_map(|recorder| &recorder.waves);
@@ -258,8 +260,8 @@ impl Shape {
         (SURVEY_INSTRUCTIONS / waves.max(1)).clamp(300, 6000)
     }
 
-    /// `count` workgroups of the `mine` that one unit gets, evenly spread; many are rows of such as follow each other. Workgroups go to
-    /// units in turn, and this unit lies in the middle of those that have the most.
+    /// `count` workgroups of the `mine` that one unit gets, evenly spread; many are rows of such as follow each other.
+    /// Workgroups go to units in turn, and this unit lies in the middle of those that have the most.
     fn chosen(&self, mine: u64, count: u64) -> Vec<u64> {
         if let Some(list) = self.list() {
             let count = count.clamp(1, mine);
@@ -268,7 +270,8 @@ impl Shape {
         let most = self.total - (mine - 1) * self.units;
         let offset = most.min(self.units) / 2;
         let count = count.clamp(1, mine);
-        // Of many, some follow each other as they do on the unit: what one leaves in its caches is not what one far away would.
+        // Of many, some follow each other as they do on the unit: what one leaves in its caches is not what one far
+        // away would.
         let rows = count.div_ceil(ROW);
         let place = |index: u64| match count >= 2 * ROW && mine >= 2 * count {
             true => index / ROW * mine / rows + index % ROW,
@@ -333,7 +336,8 @@ fn position(launch: &Launch<'_>, group: u64) -> [u32; 3] {
     [(group % x) as u32, (group / x % y) as u32, (group / (x * y)) as u32]
 }
 
-/// Traces workgroups, in order; of long loops only as many iterations as have so many instructions, where `sampling` says so.
+/// Traces workgroups, in order; of long loops only as many iterations as have so many instructions, where `sampling`
+/// says so.
 fn trace_all(
     launch: &Launch<'_>,
     groups: &[u64],
@@ -352,11 +356,11 @@ fn trace_all(
         .collect()
 }
 
-/// By instruction: how many units fetch what it loads together, as the survey saw it; and the same by allocation, which stands for the
-/// instructions that the survey did not come to.
+/// By instruction: how many units fetch what it loads together, as the survey saw it; and the same by allocation, which
+/// stands for the instructions that the survey did not come to.
 ///
-/// Of all pieces that the surveyed workgroups touch, those that several of a die touch come once from behind its L2, and those
-/// that several dies touch once from behind all of them (a memory-side cache, or DRAM's open requests).
+/// Of all pieces that the surveyed workgroups touch, those that several of a die touch come once from behind its L2,
+/// and those that several dies touch once from behind all of them (a memory-side cache, or DRAM's open requests).
 fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine, regions: &[(u64, u64)]) -> Surveyed {
     let dies = u64::from(machine.dies);
     // Piece, die, instruction: one entry for each workgroup that touches it.

@@ -1,10 +1,10 @@
 //! Long loops in a trace: some iterations are recorded, the rest are only gone through.
 //!
-//! After enough iterations that are all of one length, a wave's loop is gone through lightly until it ends: scalar and vector arithmetic
-//! and branches are executed, so that addresses and counters behind the loop are right; memory, LDS and matrix instructions are not, and
-//! nothing is recorded. A loop whose branches depend on what it loads is recorded whole. Of the iterations that were recorded a replay can
-//! leave out the later half: two replays then say what an iteration takes, and the launch's time is linear in their number
-//! (`Outcome::with_more`).
+//! After enough iterations that are all of one length, a wave's loop is gone through lightly until it ends: scalar and
+//! vector arithmetic and branches are executed, so that addresses and counters behind the loop are right; memory, LDS
+//! and matrix instructions are not, and nothing is recorded. A loop whose branches depend on what it loads is recorded
+//! whole. Of the iterations that were recorded a replay can leave out the later half: two replays then say what an
+//! iteration takes, and the launch's time is linear in their number (`Outcome::with_more`).
 
 use super::facts::{InstructionFacts, REGISTERS, Unit};
 use std::collections::HashMap;
@@ -59,8 +59,8 @@ impl Loops {
         }
     }
 
-    /// A wave with so many `events` comes to an instruction: whether it is gone through lightly. Iterations that end here are added to
-    /// `skips`.
+    /// A wave with so many `events` comes to an instruction: whether it is gone through lightly. Iterations that end
+    /// here are added to `skips`.
     pub fn step(&mut self, wave: usize, inst: u32, events: usize, skips: &mut Vec<Skip>) -> bool {
         if self.walks.len() <= wave {
             self.walks.resize_with(wave + 1, Walk::default);

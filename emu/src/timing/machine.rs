@@ -1,8 +1,9 @@
-//! The shape, clocks, latencies and achieved bandwidths of one GPU of each arch: a row of facts each, with their sources.
+//! The shape, clocks, latencies and achieved bandwidths of one GPU of each arch: a row of facts each, with their
+//! sources.
 //!
 //! Latencies are in cycles of the shader clock. Bandwidths are of the whole GPU in TB/s, as achieved by published
-//! micro-benchmarks, never the data sheet's: reads and writes of DRAM by streams, of caches by kernels that stay in them. L2's are at the
-//! boost clock, and less at a lower one; what is behind L2 has a clock of its own.
+//! micro-benchmarks, never the data sheet's: reads and writes of DRAM by streams, of caches by kernels that stay in
+//! them. L2's are at the boost clock, and less at a lower one; what is behind L2 has a clock of its own.
 //! `emu/TIMING.md` lists the sources by name and says what is measured, documented or assumed.
 
 use crate::arch::Arch;
@@ -58,8 +59,8 @@ pub(crate) struct Machine {
     pub side_bytes: u64,
     pub side_read: f64,
     pub side_write: f64,
-    /// What is left of both rates where reads and writes come one among the other: a copy's rate over what they give one after the
-    /// other. More than one where reads and writes have paths of their own.
+    /// What is left of both rates where reads and writes come one among the other: a copy's rate over what they give
+    /// one after the other. More than one where reads and writes have paths of their own.
     pub side_mixed: f64,
     pub dram_read: f64,
     pub dram_write: f64,
@@ -99,8 +100,8 @@ pub(crate) struct Machine {
     pub dispatch_group: f64,
     /// From a workgroup's place being free, or the kernel's begin, to a wave's first instruction.
     pub start: u32,
-    /// Microseconds between two kernels in a queue, from the end of one to the begin of the other: the measured floor of launches back
-    /// to back, less what so small a kernel takes itself.
+    /// Microseconds between two kernels in a queue, from the end of one to the begin of the other: the measured floor
+    /// of launches back to back, less what so small a kernel takes itself.
     pub launch_us: f64,
 }
 
@@ -122,8 +123,8 @@ const GFX90A: Machine = Machine {
     shader_engines: 8,
     slot: 4,
     boost_ghz: 1.70,
-    // What micro-benchmarks of nothing but matrix instructions reach of MI250X's peak at 1.70 GHz (ISPASS'24): 350 of 383 TFLOP/s in f16,
-    // 88 of 95.7 in f32, 69 of 95.7 in f64.
+    // What micro-benchmarks of nothing but matrix instructions reach of MI250X's peak at 1.70 GHz (ISPASS'24): 350 of
+    // 383 TFLOP/s in f16, 88 of 95.7 in f32, 69 of 95.7 in f64.
     matrix_ghz: 1.56,
     double_matrix_ghz: 1.23,
     lds_bytes: 65536,
@@ -249,8 +250,8 @@ const MI250X: Machine = Machine {
     ..GFX90A
 };
 
-/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates behind L2 are RRZE's of MI300A; L2 is MI300X's, by
-/// the number of dies.
+/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates behind L2 are RRZE's of MI300A; L2 is
+/// MI300X's, by the number of dies.
 const MI300A: Machine = Machine {
     part: "MI300A",
     units: 228,

@@ -1,10 +1,10 @@
 //! The memory of one compute unit (or pair): its caches with real tags, and everything behind them as queues.
 //!
-//! A line that misses the vector cache goes through a queue for each level that it has to pass, at this unit's share of the
-//! level's achieved bandwidth (`queue`), and comes back after the latency that a pointer chase over as many bytes was measured
-//! at. A store is acknowledged by L2; what it writes behind L2 is a debt, which holds up later stores once it is large. Which part
-//! of an allocation a level holds follows from capacities (`Placement`); how many units fetch a line together, from a survey of
-//! the workgroups that run at the same time (`Share`).
+//! A line that misses the vector cache goes through a queue for each level that it has to pass, at this unit's share of
+//! the level's achieved bandwidth (`queue`), and comes back after the latency that a pointer chase over as many bytes
+//! was measured at. A store is acknowledged by L2; what it writes behind L2 is a debt, which holds up later stores once
+//! it is large. Which part of an allocation a level holds follows from capacities (`Placement`); how many units fetch a
+//! line together, from a survey of the workgroups that run at the same time (`Share`).
 
 use super::machine::{Cache, Machine};
 use super::queue::Queue;
@@ -19,8 +19,8 @@ pub(crate) struct Placement {
     /// The parts that L2 and the memory-side cache hold; the rest is in DRAM.
     pub l2: f64,
     pub side: f64,
-    /// The parts that are not in L2, or in neither, where accesses to all of it come in any order: a cache holds as much as it has
-    /// room for.
+    /// The parts that are not in L2, or in neither, where accesses to all of it come in any order: a cache holds as
+    /// much as it has room for.
     pub beyond_l2: f64,
     pub beyond: f64,
     /// What the survey saw of its sharing, for loads that the survey did not come to.
@@ -28,7 +28,8 @@ pub(crate) struct Placement {
 }
 
 impl Share {
-    /// The share where workgroups have drifted apart: what they have in common is found as far as the caches hold all of it.
+    /// The share where workgroups have drifted apart: what they have in common is found as far as the caches hold all
+    /// of it.
     fn apart(self, place: &Placement, drift: f64) -> Share {
         let more = |share: f64, beyond: f64| share + drift * (beyond - share).max(0.0);
         Share {
@@ -203,7 +204,8 @@ impl Mix {
         }
     }
 
-    /// What reads and writes take longer for coming one among the other: fully where a quarter of the bytes goes the other way.
+    /// What reads and writes take longer for coming one among the other: fully where a quarter of the bytes goes the
+    /// other way.
     fn turns(&self) -> f64 {
         let less = self.read.min(self.written);
         let part = (4.0 * less / (self.read + self.written).max(1.0)).min(1.0);
@@ -422,8 +424,8 @@ impl<'a> Memory<'a> {
 
     /// Counts the allocation at `base` among the streams of DRAM.
     ///
-    /// After each turn between reads and writes every stream opens its rows again, so the loss of a copy, which has two, grows with
-    /// their number. A memory-side cache orders what it reads and writes itself.
+    /// After each turn between reads and writes every stream opens its rows again, so the loss of a copy, which has
+    /// two, grows with their number. A memory-side cache orders what it reads and writes itself.
     fn note_stream(&mut self, base: u64) {
         if self.machine.side_bytes > 0 || self.streams.len() >= MOST_STREAMS || self.streams.contains(&base) {
             return;
@@ -453,8 +455,8 @@ impl<'a> Memory<'a> {
         self.machine.l2_latency * place.l2 + behind * self.rates.clock
     }
 
-    /// The workgroups of a replay are a sample: the one before this in the launch lies beside it, so that what a workgroup streams begins in
-    /// pages that its unit knows already.
+    /// The workgroups of a replay are a sample: the one before this in the launch lies beside it, so that what a
+    /// workgroup streams begins in pages that its unit knows already.
     fn neighbours(&mut self, load: &Load<'_>) {
         let before = self.last_group.insert(load.inst, load.group);
         if before.is_none_or(|before| before == load.group) {
@@ -571,11 +573,12 @@ pub(crate) fn held(sum: u64, capacity: u64, (full, none): (f64, f64)) -> f64 {
     ((none - fill) / (none - full)).clamp(0.0, 1.0)
 }
 
-/// Says where each touched allocation's lines are found, given all of them: the smaller ones are held before the larger, those of one
-/// size alike.
+/// Says where each touched allocation's lines are found, given all of them: the smaller ones are held before the
+/// larger, those of one size alike.
 ///
-/// A level that has room for all bytes up to an allocation holds it; one that they exceed holds the less of it the more they do
-/// (`Machine::l2_edge`, from the chase). Buffers are taken to have been used before: a benchmark's second run, or a model's next step.
+/// A level that has room for all bytes up to an allocation holds it; one that they exceed holds the less of it the more
+/// they do (`Machine::l2_edge`, from the chase). Buffers are taken to have been used before: a benchmark's second run,
+/// or a model's next step.
 pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>) -> Vec<Placement> {
     regions.sort_unstable_by_key(|(base, size)| (*size, *base));
     let mut sum = 0u64;

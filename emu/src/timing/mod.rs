@@ -8,8 +8,8 @@
 //! Report        cycles, time, where they went, what bounds
 //! ```
 //!
-//! `cost`, `banks` and `machine` are tables of facts; nothing else names an arch. The same input gives the same cycles, whatever the
-//! number of threads. `emu/TIMING.md` has the sources, the validation and where not to trust it.
+//! `cost`, `banks` and `machine` are tables of facts; nothing else names an arch. The same input gives the same cycles,
+//! whatever the number of threads. `emu/TIMING.md` has the sources, the validation and where not to trust it.
 
 pub(crate) mod banks;
 mod clock;
@@ -95,8 +95,8 @@ pub struct TimingOptions {
     pub budget: u64,
     /// Whether of long loops only some iterations are traced and replayed.
     pub sample_loops: bool,
-    /// Whether the kernel's code lies in memory at first, as for a launch after many others; otherwise in caches, as far as
-    /// they hold it, as where a launch follows another of its kernel.
+    /// Whether the kernel's code lies in memory at first, as for a launch after many others; otherwise in caches, as
+    /// far as they hold it, as where a launch follows another of its kernel.
     pub cold_code: bool,
     /// Issues that the report keeps for a picture.
     pub issues: usize,

@@ -1,9 +1,9 @@
 //! A level of memory as one compute unit sees it: a server at the unit's part of the rate, with what others leave.
 //!
-//! Units share a level, and their bursts come at different times: a unit that asked for little lately is served at once, up to
-//! what the level has under way at a time (`window`), and only on average at its part of the rate. Reads come before writes: what is
-//! to be written is owed, and paid while no read is served. But writes go out in batches, and a read that meets one waits for its
-//! end: on average for as much of a batch as writes take of the time.
+//! Units share a level, and their bursts come at different times: a unit that asked for little lately is served at
+//! once, up to what the level has under way at a time (`window`), and only on average at its part of the rate. Reads
+//! come before writes: what is to be written is owed, and paid while no read is served. But writes go out in batches,
+//! and a read that meets one waits for its end: on average for as much of a batch as writes take of the time.
 
 /// One level.
 #[derive(Debug)]
@@ -76,8 +76,9 @@ impl Queue {
         self.free.max(self.path) + self.batch_wait() + self.channel_wait()
     }
 
-    /// Cycles that a request waits for its channel on average, whatever the level has left: those of a queue that requests of one length
-    /// come to at random (M/D/1, the formula of Pollaczek and Khinchine), never more than what a level has under way.
+    /// Cycles that a request waits for its channel on average, whatever the level has left: those of a queue that
+    /// requests of one length come to at random (M/D/1, the formula of Pollaczek and Khinchine), never more than what a
+    /// level has under way.
     fn channel_wait(&self) -> f64 {
         let taken = (self.reading + self.writing).min(1.0);
         let wait = self.channel * taken / (2.0 * (1.0 - taken)).max(1e-9);
@@ -93,7 +94,8 @@ impl Queue {
         self.batch * self.writing / (1.0 - self.reading).max(self.writing).max(1e-9)
     }
 
-    /// When `bytes` that come at `at` are taken, to be written later: once their channel takes them, unless more than a window is owed.
+    /// When `bytes` that come at `at` are taken, to be written later: once their channel takes them, unless more than a
+    /// window is owed.
     pub fn write(&mut self, at: f64, bytes: f64, rate: f64) -> f64 {
         self.pass(at);
         self.debt += bytes / rate;

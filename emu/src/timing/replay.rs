@@ -1,8 +1,8 @@
 //! One compute unit (or pair) over time: traces of workgroups go in, cycles and their causes come out.
 //!
-//! Event by event: of all waves the one that can issue earliest does (of several the one of the highest priority, then the oldest), at
-//! most one instruction a slot from a wave, and one of each class a slot from a SIMD. What holds a wave is kept with it, and the time in which a SIMD
-//! issues nothing is put down to what held the wave that issues next.
+//! Event by event: of all waves the one that can issue earliest does (of several the one of the highest priority, then
+//! the oldest), at most one instruction a slot from a wave, and one of each class a slot from a SIMD. What holds a wave
+//! is kept with it, and the time in which a SIMD issues nothing is put down to what held the wave that issues next.
 
 use super::clock::MatrixShare;
 use super::facts::{InstructionFacts, REGISTERS, Unit};
@@ -223,8 +223,8 @@ const LDS_QUEUE: usize = 16;
 /// Bytes a cycle that LDS takes of what memory sends to it: 32 banks of four.
 const LDS_WRITE: u32 = 128;
 
-/// LDS instructions that one wave may have waiting: the unit's queue is shared alike among the waves that it holds, so that an old wave
-/// does not keep young ones from LDS.
+/// LDS instructions that one wave may have waiting: the unit's queue is shared alike among the waves that it holds, so
+/// that an old wave does not keep young ones from LDS.
 fn lds_share(input: &Input<'_>) -> usize {
     let waves = |trace: &usize| input.traces[*trace].waves.len();
     let held = input.order.iter().map(waves).max().unwrap_or(1) * input.resident;
@@ -300,7 +300,8 @@ impl<'a> Model<'a> {
         if self.next_group >= self.input.resident {
             self.followed.push((now, self.out.instructions));
         }
-        // The dispatcher serves the units in turn; a place that is free gets its workgroup at once where it has kept up.
+        // The dispatcher serves the units in turn; a place that is free gets its workgroup at once where it has kept
+        // up.
         let own = recorder.waves.len() as f64 * self.input.machine.dispatch;
         self.next_dispatch = (self.next_dispatch + self.input.dispatch).max(now as f64 + own);
         let start = self.next_dispatch as u64 + u64::from(self.input.machine.start);
@@ -785,7 +786,8 @@ impl<'a> Model<'a> {
 /// Cycles from the last pass of a matrix instruction until its result can be read elsewhere.
 const MATRIX_RESULT: u64 = 12;
 
-/// Cycles more until packed f32 follows a matrix instruction of its wave (measured on MI308X: 12 in all with its own issue).
+/// Cycles more until packed f32 follows a matrix instruction of its wave (measured on MI308X: 12 in all with its own
+/// issue).
 const PACKED_DRAIN: u64 = 8;
 
 /// The classes whose instructions issue from a SIMD one a slot each.

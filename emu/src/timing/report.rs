@@ -134,7 +134,8 @@ pub struct Report {
     /// Workgroups whose trace was replayed, and whether the rest was extrapolated from them.
     pub sampled: u32,
     pub extrapolated: bool,
-    /// The part of the instructions that lies in iterations of long loops which were not replayed, but counted as those that were.
+    /// The part of the instructions that lies in iterations of long loops which were not replayed, but counted as those
+    /// that were.
     pub loops_left_out: f64,
     /// What was issued, by class, and what held the SIMDs, largest first; both sum to 1.
     pub issue: Vec<Part>,

@@ -1,8 +1,9 @@
 //! What a long row of workgroups finds in L2 of what earlier ones brought there.
 //!
-//! Where workgroups are short, many more are surveyed than run at a time, in the order in which they are dispatched. A piece that another
-//! workgroup of the die touched before is a hit by as much of it as L2 still holds: that depends on how many other pieces the die has
-//! touched since (the distance of a least-recently-used cache). The first half of the row only fills the caches.
+//! Where workgroups are short, many more are surveyed than run at a time, in the order in which they are dispatched. A
+//! piece that another workgroup of the die touched before is a hit by as much of it as L2 still holds: that depends on
+//! how many other pieces the die has touched since (the distance of a least-recently-used cache). The first half of the
+//! row only fills the caches.
 
 use super::facts::{InstructionFacts, Unit};
 use super::machine::Machine;
@@ -39,7 +40,8 @@ impl Die {
         sum
     }
 
-    /// Touches a piece for workgroup `group`; returns which one touched it before, and how many other pieces were touched since.
+    /// Touches a piece for workgroup `group`; returns which one touched it before, and how many other pieces were
+    /// touched since.
     fn touch(&mut self, piece: u64, group: usize) -> Option<(usize, u64)> {
         let time = self.time;
         self.time += 1;
@@ -54,9 +56,11 @@ impl Die {
     }
 }
 
-/// By instruction: what part of the lines that it loads is fetched from behind the die's L2, and from behind all of them.
+/// By instruction: what part of the lines that it loads is fetched from behind the die's L2, and from behind all of
+/// them.
 ///
-/// `row` is workgroups in the order of their dispatch, of which `together` run at a time: what those touch together is fetched once.
+/// `row` is workgroups in the order of their dispatch, of which `together` run at a time: what those touch together is
+/// fetched once.
 pub(crate) fn shares(facts: &[InstructionFacts], row: &[Recorder], together: usize, machine: &Machine) -> Vec<Share> {
     let touches: Vec<Vec<(u64, Option<u32>)>> = row.iter().map(|recorder| touched(facts, recorder)).collect();
     let dies = machine.dies as usize;

@@ -1,7 +1,7 @@
 //! What sampled workgroups leave behind: each wave's instructions in order, with what their cost depends on.
 //!
-//! Off, it costs a launch nothing but a test where memory is accessed. Addresses are kept as the pieces of 64 bytes that an
-//! access touches, in runs, so that a coalesced access is one entry.
+//! Off, it costs a launch nothing but a test where memory is accessed. Addresses are kept as the pieces of 64 bytes
+//! that an access touches, in runs, so that a coalesced access is one entry.
 
 use super::banks;
 use super::facts::InstructionFacts;
@@ -111,7 +111,8 @@ impl Recorder {
         alike(self.waves.iter().map(|wave| wave.skips.as_slice()))
     }
 
-    /// Notes that a wave executes an instruction; returns whether the iteration is gone through lightly, without memory and LDS.
+    /// Notes that a wave executes an instruction; returns whether the iteration is gone through lightly, without memory
+    /// and LDS.
     #[inline]
     pub fn step(&mut self, wave: u32, inst: usize, lanes: u32) -> bool {
         self.current = wave as usize;
@@ -141,7 +142,8 @@ impl Recorder {
         }
     }
 
-    /// Notes the pieces that the present vector memory instruction touched; `addresses` holds those of the lanes that are on.
+    /// Notes the pieces that the present vector memory instruction touched; `addresses` holds those of the lanes that
+    /// are on.
     pub fn vector(&mut self, addresses: &[Option<u64>; 64], pieces: &[u64], size: u32) {
         let cycles = addresser_cycles(self.arch, addresses, size);
         let lanes = addresses.iter().flatten().count() as u32;
@@ -196,11 +198,12 @@ impl Recorder {
 
 /// Cycles that the addresser and the tags of the vector cache need for an access of `size` bytes a lane.
 ///
-/// CDNA takes sixteen neighbouring words a cycle, also where they lie in two lines of 64 bytes; other accesses go by four lanes. Of
-/// single words, four lanes take a cycle for two lines, or for each meeting in four banks of a word. Of wider elements they take a
-/// cycle for each meeting in eight banks of eight bytes, or of lines in four banks of tags. This gives the rates measured on MI210
-/// (bytes a cycle at f32 strides 1 to 4: 59, 7.9, 15.9, 4.0; f64 at most of its strides up to 30; four words 59); f32 at odd strides
-/// from 5 on is within a factor of 1.75. RDNA looks up lines of 128 bytes.
+/// CDNA takes sixteen neighbouring words a cycle, also where they lie in two lines of 64 bytes; other accesses go by
+/// four lanes. Of single words, four lanes take a cycle for two lines, or for each meeting in four banks of a word. Of
+/// wider elements they take a cycle for each meeting in eight banks of eight bytes, or of lines in four banks of tags.
+/// This gives the rates measured on MI210 (bytes a cycle at f32 strides 1 to 4: 59, 7.9, 15.9, 4.0; f64 at most of its
+/// strides up to 30; four words 59); f32 at odd strides from 5 on is within a factor of 1.75. RDNA looks up lines of
+/// 128 bytes.
 fn addresser_cycles(arch: &Arch, addresses: &[Option<u64>; 64], size: u32) -> u32 {
     let size = u64::from(size.max(1));
     if arch.at_least(Generation::Gfx10) {

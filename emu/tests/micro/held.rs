@@ -1,4 +1,5 @@
-//! Published measurements that nothing of the model was fitted to, as kernels of ours written from their descriptions: rows 21 and 24.
+//! Published measurements that nothing of the model was fitted to, as kernels of ours written from their descriptions:
+//! rows 21 and 24.
 
 use super::Row;
 use crate::common::{Arg, Device};
@@ -72,7 +73,8 @@ extern "C" __global__ __launch_bounds__(256) void relu(int n, const float* in, f
   int at = threadIdx.x + blockIdx.x * blockDim.x;
   if (at < n) out[at] = in[at] > 0 ? in[at] : 0;
 }
-// Blocks of 16 x 16 lanes with four by four elements each, by way of LDS; neighbouring blocks go along the diagonal. `width` is in f4.
+// Blocks of 16 x 16 lanes with four by four elements each, by way of LDS; neighbouring blocks go along the diagonal.
+// `width` is in f4.
 extern "C" __global__ __launch_bounds__(256) void transpose(f4* __restrict__ out, const f4* __restrict__ in, unsigned width, unsigned blocks) {
   __shared__ f4 tile[1024];
   const unsigned tx = threadIdx.x, ty = threadIdx.y, column = (blockIdx.x + blockIdx.y) % blocks, row = blockIdx.x;

@@ -181,7 +181,8 @@ pub fn strided(arch: &str, stride: i32) -> Option<f64> {
     Some(1024.0 * 4.0 * 8.0 * 48.0 / (run(64) - run(16)))
 }
 
-/// Row 15: streams over vectors of so many elements, again and again, so that L2 or the memory-side cache has them; TB/s as published.
+/// Row 15: streams over vectors of so many elements, again and again, so that L2 or the memory-side cache has them;
+/// TB/s as published.
 pub fn cached_stream(arch: &str, part: Option<&str>, name: &str, length: usize, ghz: f64) -> Option<f64> {
     let device = Device::try_new(SOURCE, arch, &[&format!("-DLENGTH={length}")]).ok()?;
     let n: u64 = 1 << 30;
@@ -201,8 +202,8 @@ pub fn cached_stream(arch: &str, part: Option<&str>, name: &str, length: usize, 
     Some(streams * 8.0 * n as f64 / (report.cycles as f64 / ghz) / 1e3)
 }
 
-/// Rows 7 to 10 and 16: a stream over vectors of `bytes` with f64 elements, at most `blocks` of `block` on each compute unit; TB/s as
-/// published, where triad counts four streams.
+/// Rows 7 to 10 and 16: a stream over vectors of `bytes` with f64 elements, at most `blocks` of `block` on each compute
+/// unit; TB/s as published, where triad counts four streams.
 pub fn stream(arch: &str, name: &str, bytes: u64, block: u32, blocks: u32, ghz: f64) -> Option<f64> {
     let device = device(arch)?;
     let n = bytes / 8;
@@ -230,8 +231,8 @@ pub fn lds_reads(arch: &str, stride: u32, ghz: f64) -> Option<f64> {
     Some(timed(&device, "lds_reads", 1, 1024, 0, &args, ghz).cycles as f64 / ghz / 1e3)
 }
 
-/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them, which begin behind `before` at the begin of a fetch; the loop's own
-/// instructions are a part of it, as published.
+/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them, which begin behind `before` at the begin of
+/// a fetch; the loop's own instructions are a part of it, as published.
 pub fn loop_body(arch: &str, before: &str, body: &str, waves: u32) -> Option<f64> {
     let source = format!(
         "typedef float f4 __attribute__((ext_vector_type(4)));\n\

@@ -91,8 +91,8 @@ impl MiniLm {
         })
     }
 
-    /// Returns the last hidden state, `[batch, seq, width]`, of ids, mask (1 for tokens, 0 for padding) and token types, each
-    /// i64 `[batch, seq]`.
+    /// Returns the last hidden state, `[batch, seq, width]`, of ids, mask (1 for tokens, 0 for padding) and token
+    /// types, each i64 `[batch, seq]`.
     pub fn hidden_state(&self, ids: &Tensor, mask: &Tensor, types: &Tensor) -> Tensor {
         let seq = ids.shape().last().cloned().unwrap_or(Dim::Const(1));
         let x = self.words.forward(ids) + self.types.forward(types) + self.positions.weight.narrow(0, 0, seq);

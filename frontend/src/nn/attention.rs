@@ -84,7 +84,8 @@ impl MultiHeadAttention {
         MultiHeadAttention::load_named(params, config, ["q_proj", "k_proj", "v_proj", "o_proj"])
     }
 
-    /// Loads projections of other names, which may be paths: `["self.query", "self.key", "self.value", "output.dense"]`.
+    /// Loads projections of other names, which may be paths:
+    /// `["self.query", "self.key", "self.value", "output.dense"]`.
     ///
     /// # Errors
     /// As [`MultiHeadAttention::load`].
@@ -121,8 +122,8 @@ impl MultiHeadAttention {
         })
     }
 
-    /// Attends from `x` `[B, S, width]` to itself. The mask broadcasts to `[B, heads, S, S]`: float is added to the scores,
-    /// bool keeps where true.
+    /// Attends from `x` `[B, S, width]` to itself. The mask broadcasts to `[B, heads, S, S]`: float is added to the
+    /// scores, bool keeps where true.
     #[track_caller]
     pub fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
         self.attend_to(x, x, mask)
@@ -138,8 +139,8 @@ impl MultiHeadAttention {
         self.attend_with(x, context, options)
     }
 
-    /// As [`MultiHeadAttention::attend_to`], of sequences of different lengths in a padded batch: `lengths` are integers `[B]`, and what is
-    /// behind them in `context` is not seen.
+    /// As [`MultiHeadAttention::attend_to`], of sequences of different lengths in a padded batch: `lengths` are
+    /// integers `[B]`, and what is behind them in `context` is not seen.
     #[track_caller]
     pub fn attend_to_lengths(&self, x: &Tensor, context: &Tensor, lengths: &Tensor) -> Tensor {
         let options = AttentionOptions {

@@ -26,8 +26,8 @@ enum Scale {
 const LEAST: f32 = f32::EPSILON;
 
 impl QuantizedInput {
-    /// Reads how inputs are quantised from the layer's scheme; where there is none, from `input_scale` and `input_zero_point` beside a
-    /// weight that is stored in 8 bits. `None` where they are not.
+    /// Reads how inputs are quantised from the layer's scheme; where there is none, from `input_scale` and
+    /// `input_zero_point` beside a weight that is stored in 8 bits. `None` where they are not.
     ///
     /// # Errors
     /// A scale that is missing, is no finite number above 0, or is more than one.
@@ -87,8 +87,8 @@ impl QuantizedInput {
             .dequantize_groups(&scale, zero.as_ref(), None, x.dtype())
     }
 
-    /// The scale and zero point of numbers, as `calculate_qparams` of compressed-tensors has them: half of the range that 8 bits have
-    /// is the largest magnitude, or all of it the span of the numbers and 0.
+    /// The scale and zero point of numbers, as `calculate_qparams` of compressed-tensors has them: half of the range
+    /// that 8 bits have is the largest magnitude, or all of it the span of the numbers and 0.
     #[track_caller]
     fn measured(&self, x: &Tensor, by_row: bool, symmetric: bool) -> (Tensor, Option<Tensor>) {
         let (low, high) = match (self.dtype.f8_largest(), self.dtype.int_range()) {

@@ -26,8 +26,8 @@ impl Linear {
     /// - 4 bits of AWQ's `gemm` layout (`qweight`, `qzeros`, `scales`);
     /// - of compressed-tensors 4 and 8 bits of `pack-quantized` (`weight_packed`, ...), and `i8` and 8-bit floats with
     ///   `weight_scale` ([`Params::stored`]). Inputs are quantised as the scheme of the layer has it
-    ///   ([`crate::weights::CompressedTensors`]): by `input_scale`, one number, or by the largest magnitudes of each run, of all
-    ///   inputs or of each row. The product is then one of that type where the target has that.
+    ///   ([`crate::weights::CompressedTensors`]): by `input_scale`, one number, or by the largest magnitudes of each
+    ///   run, of all inputs or of each row. The product is then one of that type where the target has that.
     ///
     /// # Errors
     /// A missing or misshapen weight; a quantised one that is not as its layout or its scheme has it.

@@ -1,7 +1,8 @@
 //! Neural-network modules over lazy tensors: layers that load their weights by name.
 //!
-//! [`Params`] is a place in a tree of named weights, from a safetensors file or random; each module's `load` takes its own
-//! weights from it, under PyTorch's names, and refuses a missing or misshapen tensor by name. `forward` records the layer.
+//! [`Params`] is a place in a tree of named weights, from a safetensors file or random; each module's `load` takes its
+//! own weights from it, under PyTorch's names, and refuses a missing or misshapen tensor by name. `forward` records the
+//! layer.
 //!
 //! ```
 //! use graphc_frontend::nn::{Activation, Linear, Module, Params, Sequential};

@@ -39,8 +39,8 @@ enum Source {
 /// What random weights look like; weights from a file are what they are.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Init {
-    /// Uniform in `±√(3 / fan)`, where `fan` is the number of inputs an output sums over (all axes but the first): keeps the
-    /// variance of a linear layer's inputs.
+    /// Uniform in `±√(3 / fan)`, where `fan` is the number of inputs an output sums over (all axes but the first):
+    /// keeps the variance of a linear layer's inputs.
     Fan,
     /// Uniform between two bounds.
     Uniform(f32, f32),
@@ -147,9 +147,9 @@ impl Params {
         Ok(Tensor::parameter(&full, host).cast(self.dtype))
     }
 
-    /// Returns the weight of that name, and keeps it as it is stored where the file has `i8` or 8-bit floats with a scale
-    /// beside them, as compressed-tensors writes them: products then read one byte an element. `{name}_scale` has one
-    /// number, one for each row, or of a matrix one for each group of a row; `{name}_zero_point` as many.
+    /// Returns the weight of that name, and keeps it as it is stored where the file has `i8` or 8-bit floats with a
+    /// scale beside them, as compressed-tensors writes them: products then read one byte an element. `{name}_scale` has
+    /// one number, one for each row, or of a matrix one for each group of a row; `{name}_zero_point` as many.
     ///
     /// # Errors
     /// As [`Params::tensor`], and a scale that is no finite number above 0 or has another shape.

@@ -1,7 +1,7 @@
 //! The graph under construction, with values that come into being when they are first needed as data.
 //!
-//! A [`Val`] is a tensor of the ONNX graph. It is known (shape arithmetic), a constant that no node reads yet, a value of
-//! the graph, or several of these; [`Builder::value`] makes the graph's value. So shapes and unused initializers
+//! A [`Val`] is a tensor of the ONNX graph. It is known (shape arithmetic), a constant that no node reads yet, a value
+//! of the graph, or several of these; [`Builder::value`] makes the graph's value. So shapes and unused initializers
 //! leave no node, and a size that is needed as data becomes `Op::DimValue`.
 
 use std::ops::Range;
@@ -177,7 +177,8 @@ impl Builder {
         self.check(equal, message, CheckKind::Assumed, origin)
     }
 
-    /// Adds a condition: a run in which one of the bools is false fails with the message, if what it is a condition of is computed.
+    /// Adds a condition: a run in which one of the bools is false fails with the message, if what it is a condition of
+    /// is computed.
     pub fn require(&mut self, condition: Value, message: String, origin: &Origin) -> Step<()> {
         self.check(condition, message, CheckKind::Required, origin)
     }
@@ -208,7 +209,8 @@ impl Builder {
         self.checks.len()
     }
 
-    /// Has the conditions of ops in a range of all hold only where a bool scalar is as it says: elsewhere the ops' results are not taken.
+    /// Has the conditions of ops in a range of all hold only where a bool scalar is as it says: elsewhere the ops'
+    /// results are not taken.
     pub fn require_only(&mut self, range: Range<usize>, where_true: Value, origin: &Origin) -> Step<()> {
         let elsewhere = self.add(Op::unary(UnaryOp::Not), &[where_true], origin)?;
         for at in range {
@@ -229,8 +231,8 @@ impl Builder {
         });
     }
 
-    /// Adds the conditions to the graph, which has its outputs. Those of one message, as the layers of a model have them, become one, which
-    /// every run takes to the host.
+    /// Adds the conditions to the graph, which has its outputs. Those of one message, as the layers of a model have
+    /// them, become one, which every run takes to the host.
     ///
     /// # Errors
     /// Conditions that are no bools.
@@ -362,8 +364,9 @@ impl Builder {
         known
     }
 
-    /// As [`Builder::folded`], for numbers that an op cannot do without: where the graph is for the inputs of one run, those that data make
-    /// are computed from these inputs, and the graph checks that a run has the same. `what` says what they are.
+    /// As [`Builder::folded`], for numbers that an op cannot do without: where the graph is for the inputs of one run,
+    /// those that data make are computed from these inputs, and the graph checks that a run has the same. `what` says
+    /// what they are.
     pub fn numbers(&mut self, val: Val, what: &str, like: Like, origin: &Origin) -> Option<Arc<Known>> {
         if let Some(known) = self.folded(val) {
             return Some(known);
@@ -475,7 +478,8 @@ impl Builder {
         }
     }
 
-    /// Joins values along an axis: many are joined in groups, since what computes an element looks at each part in turn.
+    /// Joins values along an axis: many are joined in groups, since what computes an element looks at each part in
+    /// turn.
     pub fn join(&mut self, parts: &[Value], axis: usize, origin: &Origin) -> Step<Value> {
         const MOST: usize = 64;
         let mut parts = parts.to_vec();
@@ -508,8 +512,8 @@ impl Builder {
         Ok(self.graph.add_assuming(op, operands, origin.clone())?.into())
     }
 
-    /// Demands that two sizes are equal that the op that is added next needs to be equal: where it depends on the run, adding that op
-    /// makes it an assumption of the graph. Asks for a restart where something is learnt of symbols.
+    /// Demands that two sizes are equal that the op that is added next needs to be equal: where it depends on the run,
+    /// adding that op makes it an assumption of the graph. Asks for a restart where something is learnt of symbols.
     pub fn require_equal(&mut self, left: &Dim, right: &Dim) -> Step<()> {
         match self.sizes.require_equal(left, right) {
             Ok(Equal::Already | Equal::Open) => Ok(()),
@@ -522,7 +526,8 @@ impl Builder {
         }
     }
 
-    /// As [`Builder::require_equal`], where no op that is added would see both sizes: `what` is said of them where a run has others.
+    /// As [`Builder::require_equal`], where no op that is added would see both sizes: `what` is said of them where a
+    /// run has others.
     pub fn assume_equal(&mut self, left: &Dim, right: &Dim, what: &str, origin: &Origin) -> Step<()> {
         self.require_equal(left, right)?;
         self.graph.assume_equal(left, right, || format!("{what}, of {origin}"));
@@ -537,8 +542,8 @@ impl Builder {
         }
     }
 
-    /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal, also where one might be 1 in
-    /// a run: that run is refused.
+    /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal, also where one
+    /// might be 1 in a run: that run is refused.
     pub fn broadcast(&mut self, left: &Shape, right: &Shape) -> Step<Shape> {
         let rank = left.rank().max(right.rank());
         let at = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(Dim::Const(1), |i| s[i].clone());

@@ -2,10 +2,10 @@
 //!
 //! Before: a tensor has `data_location = EXTERNAL` and `location`, `offset`, `length`. After: its bytes are in
 //! `raw_data`, as a slice of that file's mapping, and nothing tells it from an embedded one. A location may only name a
-//! file at or below the model's own folder. Symbolic links there are followed where they stay in that folder, or lead to or below the
-//! folder that the model's own file really is in: in a model hub's cache, model and data are links into one folder of blobs. What leads
-//! elsewhere is refused, unless the caller allows it ([`Links`]): else a model that was downloaded could make any file of this
-//! machine part of its results.
+//! file at or below the model's own folder. Symbolic links there are followed where they stay in that folder, or lead
+//! to or below the folder that the model's own file really is in: in a model hub's cache, model and data are links into
+//! one folder of blobs. What leads elsewhere is refused, unless the caller allows it ([`Links`]): else a model that was
+//! downloaded could make any file of this machine part of its results.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};

@@ -1,10 +1,11 @@
 //! Values that nodes of the graph make of nothing but constants, evaluated where an import needs their numbers.
 //!
-//! Exporters compute shapes, axes and the like by any op there is (`TopK`, `Log`, `NonZero` of a mask). [`super::known`] has the ops that are
-//! shape arithmetic; all others are evaluated by the reference evaluator, on demand: what nobody asks for is folded by the passes.
+//! Exporters compute shapes, axes and the like by any op there is (`TopK`, `Log`, `NonZero` of a mask).
+//! [`super::known`] has the ops that are shape arithmetic; all others are evaluated by the reference evaluator, on
+//! demand: what nobody asks for is folded by the passes.
 //!
-//! Where an import is for the inputs of one run, what data decide (how many boxes a detector keeps, which branch of an `If` is taken) is
-//! computed from these inputs.
+//! Where an import is for the inputs of one run, what data decide (how many boxes a detector keeps, which branch of an
+//! `If` is taken) is computed from these inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +30,8 @@ pub(super) fn evaluate(graph: &Graph, value: Value) -> Option<HostTensor> {
         .map(|(_, tensor)| tensor)
 }
 
-/// The graph that computes a value from the inputs that are given; `None` where it depends on another input, an open size or a random
-/// number, or where no input decides it.
+/// The graph that computes a value from the inputs that are given; `None` where it depends on another input, an open
+/// size or a random number, or where no input decides it.
 pub(super) fn of_inputs(graph: &Graph, value: Value, given: &IndexMap<String, HostTensor>) -> Option<Graph> {
     let mut seen: BTreeSet<NodeId> = BTreeSet::new();
     let mut todo = vec![value.node];

@@ -1,8 +1,9 @@
 //! The walk over an ONNX graph that builds the `ir`'s.
 //!
-//! Before: a [`Model`] as read. After: a [`Graph`] at stage Import whose nodes compute what the model says, without shape
-//! arithmetic: sizes are dims. Only nodes that an output needs are walked. Model-local functions and what
-//! control flow runs (see [`control`]) are inlined. When an op implies something about sizes (see [`super::sizes`]), the walk starts again with it.
+//! Before: a [`Model`] as read. After: a [`Graph`] at stage Import whose nodes compute what the model says, without
+//! shape arithmetic: sizes are dims. Only nodes that an output needs are walked. Model-local functions and what control
+//! flow runs (see [`control`]) are inlined. When an op implies something about sizes (see [`super::sizes`]), the walk
+//! starts again with it.
 
 mod control;
 mod flex;
@@ -38,11 +39,12 @@ const NODE_LIMIT: usize = 1 << 20;
 
 /// Reads an ONNX file and imports it.
 ///
-/// The file is memory-mapped, and the graph's constants share the mapping: it must stay unchanged while the graph lives.
+/// The file is memory-mapped, and the graph's constants share the mapping: it must stay unchanged while the graph
+/// lives.
 ///
 /// # Errors
-/// When the file cannot be read, has an opset or ops that graphc does not support (all of them are named), or a node does
-/// not fit its inputs; errors name the node and the way out.
+/// When the file cannot be read, has an opset or ops that graphc does not support (all of them are named), or a node
+/// does not fit its inputs; errors name the node and the way out.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Graph, ImportError> {
     import_model(&read_model_with(path, options.links)?, options)
 }

@@ -96,7 +96,8 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
     Ok(Inputs { types, sizes })
 }
 
-/// Reads the shapes that a model declares for its inputs, with the options' shapes in their place; sizes that it leaves open are symbols.
+/// Reads the shapes that a model declares for its inputs, with the options' shapes in their place; sizes that it leaves
+/// open are symbols.
 ///
 /// # Errors
 /// As [`super::import`], for the inputs alone.

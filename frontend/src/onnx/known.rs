@@ -1,8 +1,8 @@
 //! Small tensors whose every element is known at import: the shape arithmetic.
 //!
 //! Exporters compute shapes inside the graph (`Shape → Gather → Mul → Concat → Reshape`). A [`Known`] carries such a
-//! tensor as dims, which may be symbolic, or as floats where a size goes through floating point. Ops over known operands
-//! give known results, and no node; [`FOLD_LIMIT`] keeps this to shapes, masks of shapes and the like.
+//! tensor as dims, which may be symbolic, or as floats where a size goes through floating point. Ops over known
+//! operands give known results, and no node; [`FOLD_LIMIT`] keeps this to shapes, masks of shapes and the like.
 
 mod arithmetic;
 mod ratio;
@@ -350,7 +350,8 @@ impl Known {
         Some(Known { dtype, shape, elements })
     }
 
-    /// Picks from one of two with broadcasting: `no + condition · (yes − no)` where the condition depends on open sizes.
+    /// Picks from one of two with broadcasting: `no + condition · (yes − no)` where the condition depends on open
+    /// sizes.
     pub fn choose(condition: &Known, yes: &Known, no: &Known) -> Option<Known> {
         let shape = broadcast_shapes(&broadcast_shapes(&condition.shape, &yes.shape)?, &no.shape)?;
         let (c, y, n) = (

@@ -332,8 +332,8 @@ impl<'a> Node<'a> {
     }
 
     /// Applies a binary op to a tensor and a number of its type.
-    /// Applies a binary op to a tensor and a number. A number that the tensor's integers do not have, such as 0.5, is not cut to
-    /// one: the op is computed in `f64`, and the fraction of its result is cut off.
+    /// Applies a binary op to a tensor and a number. A number that the tensor's integers do not have, such as 0.5, is
+    /// not cut to one: the op is computed in `f64`, and the fraction of its result is cut off.
     pub fn with_scalar(&mut self, op: BinaryOp, a: Val, b: f64) -> Step<Val> {
         let dtype = self.dtype(a);
         if self.holds(dtype, b) {

@@ -21,11 +21,11 @@ pub struct ImportOptions {
     pub shapes: IndexMap<String, Vec<InputDim>>,
     /// Where symbolic links of the model's external data may lead.
     pub links: Links,
-    /// Inputs that are given although the model has a value for them (an initializer of an input's name). Names of other inputs, or of
-    /// none, are nothing.
+    /// Inputs that are given although the model has a value for them (an initializer of an input's name). Names of
+    /// other inputs, or of none, are nothing.
     pub overridden: Vec<String>,
-    /// What the inputs of one run are: the graph is made for these sizes, for the numbers of small integer inputs, and for sizes and
-    /// decisions that these inputs' data make. The graph checks the numbers.
+    /// What the inputs of one run are: the graph is made for these sizes, for the numbers of small integer inputs, and
+    /// for sizes and decisions that these inputs' data make. The graph checks the numbers.
     pub given: IndexMap<String, GivenInput>,
     /// Computes what sizes and decisions are made of, from the data of `given`.
     pub evaluator: GivenEvaluator,
@@ -279,8 +279,8 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// The numbers, names and operators of a dim, each with where it begins. An error has the place where no word begins, or one that makes no
-/// sense after the one before.
+/// The numbers, names and operators of a dim, each with where it begins. An error has the place where no word begins,
+/// or one that makes no sense after the one before.
 fn words(text: &str) -> Result<Vec<(usize, &str)>, (usize, String)> {
     let mut words: Vec<(usize, &str)> = Vec::new();
     let mut at = 0;

@@ -1,8 +1,8 @@
 //! The order in which nodes are imported: each after the nodes that it reads.
 //!
-//! ONNX asks files to be in such an order, and most are. Some tools write nodes at the end of the list that earlier ones
-//! read (onnxruntime's converter to f16 appends its casts); those are sorted. Nodes that are in order already stay where
-//! they are.
+//! ONNX asks files to be in such an order, and most are. Some tools write nodes at the end of the list that earlier
+//! ones read (onnxruntime's converter to f16 appends its casts); those are sorted. Nodes that are in order already stay
+//! where they are.
 
 use std::collections::{HashMap, HashSet};
 
@@ -96,8 +96,8 @@ fn before(nodes: &[NodeProto], at: usize, makers: &HashMap<&str, usize>) -> Vec<
     found
 }
 
-/// Adds the names that a node reads, also from inside its subgraphs. The nesting is bounded: prost refuses more than 100
-/// levels.
+/// Adds the names that a node reads, also from inside its subgraphs. The nesting is bounded: prost refuses more than
+/// 100 levels.
 fn use_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) {
     names.extend(node.input.iter().map(String::as_str));
     for graph in node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {

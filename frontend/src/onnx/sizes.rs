@@ -3,8 +3,8 @@
 //! Exporters leave equalities unsaid: a table of 64 positions is sliced to `seq` rows, which ONNX clamps to
 //! `min(seq, 64)`, and the rows are added to `seq` others; or two inputs name the same batch differently. Where an op
 //! needs two sizes to be equal that algebra cannot tell equal, [`Sizes::require_equal`] takes it as a fact (`seq ≤ 64`,
-//! `b2 = b1`), and the walk over the graph starts again with it, so that every node sees the same facts. An equality that is no
-//! such fact (`2·⌊h/2⌋ = h`) is an assumption of the graph, which a run checks; see [`ir::graph::assume`].
+//! `b2 = b1`), and the walk over the graph starts again with it, so that every node sees the same facts. An equality
+//! that is no such fact (`2·⌊h/2⌋ = h`) is an assumption of the graph, which a run checks; see [`ir::graph::assume`].
 
 use indexmap::IndexMap;
 use ir::dim::{Atom, Dim, Symbol, SymbolInfo, Symbols};

@@ -1,9 +1,10 @@
 //! `u16`, `u32` and `u64`, which the `ir` does not have: they are computed as the wider `i32`, `i64` and `i64`.
 //!
-//! Before: a node some of whose tensors the model declares as one of these ([`Builder::declared`]). After: the same numbers as in
-//! the declared type. Ops that move, choose or compare numbers mean the same in the wider type; sums, products, inversions and
-//! shifts to the left are cut to the declared width after it (two's complement arithmetic agrees in the low bits). Where there is no
-//! wider type (`u64`), a run checks that sums, differences, products and shifts of two operands stay in `i64`. All other ops are refused.
+//! Before: a node some of whose tensors the model declares as one of these ([`Builder::declared`]). After: the same
+//! numbers as in the declared type. Ops that move, choose or compare numbers mean the same in the wider type; sums,
+//! products, inversions and shifts to the left are cut to the declared width after it (two's complement arithmetic
+//! agrees in the low bits). Where there is no wider type (`u64`), a run checks that sums, differences, products and
+//! shifts of two operands stay in `i64`. All other ops are refused.
 //!
 //! [`Builder::declared`]: super::builder::Builder::declared
 
@@ -211,7 +212,8 @@ fn is_checked(node: &Node<'_>) -> bool {
     two && matches!(node.proto.op_type.as_str(), "Add" | "BitShift" | "Mul" | "Sub" | "Sum")
 }
 
-/// Has each run check that the result of two `u64`, each below 2^63, is there, too: a larger one has other numbers in `i64`.
+/// Has each run check that the result of two `u64`, each below 2^63, is there, too: a larger one has other numbers in
+/// `i64`.
 fn check_long(node: &mut Node<'_>, result: Val) -> Step<()> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let zero = node.int_scalar(DType::I64, 0);
@@ -258,8 +260,9 @@ fn check_float(node: &mut Node<'_>, x: Val) -> Step<()> {
     node.require(fits, message)
 }
 
-/// Casts as two's complement numbers are: what the width does not hold is cut off. A float is first made an `i64`, as processors
-/// do it; ONNX leaves open what becomes of one that does not fit. A run checks that a `u64` that is made of one is in `i64`.
+/// Casts as two's complement numbers are: what the width does not hold is cut off. A float is first made an `i64`, as
+/// processors do it; ONNX leaves open what becomes of one that does not fit. A run checks that a `u64` that is made of
+/// one is in `i64`.
 fn cast(node: &mut Node<'_>, mut x: Val, from: Option<Unsigned>, to: Unsigned) -> Step<Val> {
     let dtype = node.dtype(x);
     if dtype.is_float() {

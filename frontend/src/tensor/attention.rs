@@ -12,10 +12,11 @@ pub struct AttentionOptions {
     pub mask: Option<Tensor>,
     /// A query sees no key behind its own position, which is `i + T − S` for query `i`.
     pub causal: bool,
-    /// A query sees only keys that are fewer than so many positions before its own (a sliding window): with `causal`, that many keys.
+    /// A query sees only keys that are fewer than so many positions before its own (a sliding window): with `causal`,
+    /// that many keys.
     pub window: Option<i64>,
-    /// Integers `[B]`: how many keys each sequence has; the rest of its keys is padding that nobody sees. Query `i` is then at position
-    /// `i + length − S`, so that the last query is at the last key.
+    /// Integers `[B]`: how many keys each sequence has; the rest of its keys is padding that nobody sees. Query `i` is
+    /// then at position `i + length − S`, so that the last query is at the last key.
     pub lengths: Option<Tensor>,
     /// Factor of the scores; `1/√D` by default.
     pub scale: Option<f64>,
@@ -23,10 +24,11 @@ pub struct AttentionOptions {
 
 /// `softmax(q · kᵀ · scale + mask) · v`.
 ///
-/// A query that sees no key at all (each is hidden by −∞ or `false`) gives NaN, as the softmax does; add a large negative number
-/// in place of −∞ where that may happen.
+/// A query that sees no key at all (each is hidden by −∞ or `false`) gives NaN, as the softmax does; add a large
+/// negative number in place of −∞ where that may happen.
 ///
-/// q is `[B, H, S, D]`, k `[B, Hkv, T, D]` and v `[B, Hkv, T, Dv]`, where `Hkv` divides `H`; the result is `[B, H, S, Dv]`.
+/// q is `[B, H, S, D]`, k `[B, Hkv, T, D]` and v `[B, Hkv, T, Dv]`, where `Hkv` divides `H`; the result is
+/// `[B, H, S, Dv]`.
 #[track_caller]
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions) -> Tensor {
     let scale = match (options.scale, q.last_size()) {
@@ -58,7 +60,8 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
     }
 }
 
-/// The keys that a window and lengths leave, as bool `[B or 1, 1, S, T]` or what broadcasts to it; `None` where there are neither.
+/// The keys that a window and lengths leave, as bool `[B or 1, 1, S, T]` or what broadcasts to it; `None` where there
+/// are neither.
 fn seen(options: &AttentionOptions, queries: &Dim, keys: &Dim) -> Option<Tensor> {
     if options.window.is_none() && options.lengths.is_none() {
         return None;
@@ -83,11 +86,12 @@ fn seen(options: &AttentionOptions, queries: &Dim, keys: &Dim) -> Option<Tensor>
     conditions.into_iter().flatten().reduce(|all, next| all.and(&next))
 }
 
-/// Keys or values that lie in pages, as attention takes them: a pool `[pages, page, heads, width]` and the table `[B, entries]` of the
-/// pages that each sequence has, in order, give `[B, heads, entries · page, width]`.
+/// Keys or values that lie in pages, as attention takes them: a pool `[pages, page, heads, width]` and the table
+/// `[B, entries]` of the pages that each sequence has, in order, give `[B, heads, entries · page, width]`.
 ///
-/// Nothing is copied: on a GPU, an attention that reads the result looks each page up. Sequences may share pages. What entries behind the
-/// last key of a sequence name is hidden by [`AttentionOptions::lengths`]; where indices are checked (as on the CPU), they must name a page.
+/// Nothing is copied: on a GPU, an attention that reads the result looks each page up. Sequences may share pages. What
+/// entries behind the last key of a sequence name is hidden by [`AttentionOptions::lengths`]; where indices are checked
+/// (as on the CPU), they must name a page.
 ///
 /// ```
 /// # use graphc_frontend::{tensor::*, shape, DType};
@@ -116,8 +120,8 @@ pub fn paged_cache(pool: &Tensor, table: &Tensor) -> Tensor {
 
 /// The cosines and sines of rotary position embedding (Su et al., RoFormer), each `[…positions, width]`, in `f32`.
 ///
-/// `width` is the even head size; frequency `i` is `theta^(−2i/width)`, and the two halves of the last axis are alike, as
-/// [`apply_rotary`] takes them.
+/// `width` is the even head size; frequency `i` is `theta^(−2i/width)`, and the two halves of the last axis are alike,
+/// as [`apply_rotary`] takes them.
 #[track_caller]
 pub fn rotary_tables(positions: &Tensor, width: i64, theta: f64) -> (Tensor, Tensor) {
     let half = Tensor::arange(DType::F32, width / 2);
@@ -127,8 +131,8 @@ pub fn rotary_tables(positions: &Tensor, width: i64, theta: f64) -> (Tensor, Ten
     (angles.cos(), angles.sin())
 }
 
-/// Rotates pairs of elements of the last axis, in the half-split order of Llama and GPT-NeoX: `x · cos + rotate(x) · sin`
-/// with `rotate([a, b]) = [−b, a]`. The tables broadcast to `x`.
+/// Rotates pairs of elements of the last axis, in the half-split order of Llama and GPT-NeoX:
+/// `x · cos + rotate(x) · sin` with `rotate([a, b]) = [−b, a]`. The tables broadcast to `x`.
 #[track_caller]
 pub fn apply_rotary(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
     let [a, b] = x.chunk::<2>(-1);

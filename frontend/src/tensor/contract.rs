@@ -13,8 +13,8 @@ pub(super) fn product_type(dtype: DType) -> DType {
 impl Tensor {
     /// The matrix product over the last two axes, `[…, m, k] × […, k, n] → […, m, n]`; leading axes broadcast.
     ///
-    /// A vector on the left is a row, one on the right a column, as in NumPy; the axis is dropped again. Products of integers
-    /// are `i32` (`i64` for `i64`).
+    /// A vector on the left is a row, one on the right a column, as in NumPy; the axis is dropped again. Products of
+    /// integers are `i32` (`i64` for `i64`).
     #[track_caller]
     #[must_use]
     pub fn matmul(&self, other: &Tensor) -> Tensor {

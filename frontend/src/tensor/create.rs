@@ -77,8 +77,8 @@ impl InputSpec {
 
     /// Sets the sizes that a symbol of the shape may take: `1..=512`, `0..` (an empty batch), `..9`.
     ///
-    /// A symbol without bounds takes sizes of at least 1. Bounds that several inputs give hold all at once; no input needs to
-    /// repeat what another says.
+    /// A symbol without bounds takes sizes of at least 1. Bounds that several inputs give hold all at once; no input
+    /// needs to repeat what another says.
     #[must_use]
     pub fn bounds(mut self, symbol: &str, range: impl RangeBounds<i64>) -> InputSpec {
         let info = self.symbols.entry(Symbol::new(symbol)).or_default();

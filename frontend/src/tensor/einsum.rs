@@ -6,8 +6,8 @@ use super::{Tensor, TensorError};
 
 /// Sums products over the axes that the result does not name: `einsum("bhsd,bhtd->bhst", &[&q, &k])`.
 ///
-/// Takes one or two operands; every axis is one letter, `->` and the result's axes are required. An axis named twice in one
-/// operand is refused. Two operands become one matrix product with transposes that cost nothing.
+/// Takes one or two operands; every axis is one letter, `->` and the result's axes are required. An axis named twice in
+/// one operand is refused. Two operands become one matrix product with transposes that cost nothing.
 #[track_caller]
 pub fn einsum(equation: &str, operands: &[&Tensor]) -> Tensor {
     if let Some(poisoned) = operands.iter().find(|t| t.is_poisoned()) {

@@ -155,7 +155,8 @@ impl Tensor {
     #[must_use]
     pub fn select(&self, if_true: impl Into<Operand>, if_false: impl Into<Operand>) -> Tensor {
         let (a, b) = (if_true.into(), if_false.into());
-        // A number takes the type of the other branch; two numbers are `f32`, or what they are when no float is among them.
+        // A number takes the type of the other branch; two numbers are `f32`, or what they are when no float is among
+        // them.
         let like = match (&a, &b) {
             (Operand::Tensor(t), _) | (_, Operand::Tensor(t)) => t.clone(),
             (Operand::Number(x), Operand::Number(y)) => {

@@ -59,8 +59,9 @@ pub struct Lifted {
     pub arguments: IndexMap<String, Argument>,
 }
 
-/// Makes a graph of tensors that depend on data alone. Unnamed data ([`Tensor::from_slice`], [`Tensor::from_host`]) becomes
-/// inputs `data0, data1, …`; named parameters and numbers of the program stay constants. Outputs are `value0, value1, …`.
+/// Makes a graph of tensors that depend on data alone. Unnamed data ([`Tensor::from_slice`], [`Tensor::from_host`])
+/// becomes inputs `data0, data1, …`; named parameters and numbers of the program stay constants. Outputs are
+/// `value0, value1, …`.
 ///
 /// # Errors
 /// As [`build_graph`], and a tensor that depends on inputs.

@@ -116,15 +116,16 @@ impl Tensor {
         )
     }
 
-    /// The `k` largest along an axis, largest first, and their `i64` positions. NaN is the largest, as NumPy and PyTorch have it.
+    /// The `k` largest along an axis, largest first, and their `i64` positions. NaN is the largest, as NumPy and
+    /// PyTorch have it.
     #[track_caller]
     #[must_use]
     pub fn topk(&self, axis: isize, k: impl Into<Dim>) -> (Tensor, Tensor) {
         self.first_k(axis, k.into(), true)
     }
 
-    /// All elements along an axis in order, smallest first unless `descending`, and their `i64` positions. NaN is the largest:
-    /// it comes last, or first with `descending`. Equal elements stay in order.
+    /// All elements along an axis in order, smallest first unless `descending`, and their `i64` positions. NaN is the
+    /// largest: it comes last, or first with `descending`. Equal elements stay in order.
     #[track_caller]
     #[must_use]
     pub fn sort(&self, axis: isize, descending: bool) -> (Tensor, Tensor) {

@@ -21,9 +21,9 @@
 //! ```
 //!
 //! # Errors
-//! Methods do not return `Result`, so that expressions stay readable. An operation that does not fit its operands gives a
-//! *poisoned* tensor, and so does every operation on that one. The first error, with the file and line of the call and the
-//! shapes, comes out of [`Tensor::check`], [`build_graph`], and whatever compiles:
+//! Methods do not return `Result`, so that expressions stay readable. An operation that does not fit its operands gives
+//! a *poisoned* tensor, and so does every operation on that one. The first error, with the file and line of the call
+//! and the shapes, comes out of [`Tensor::check`], [`build_graph`], and whatever compiles:
 //!
 //! ```
 //! use graphc_frontend::tensor::Tensor;
@@ -37,7 +37,8 @@
 //! ```
 //!
 //! # Element types
-//! Operands must have equal element types; [`Tensor::cast`] converts. A plain number takes the type of the tensor it meets.
+//! Operands must have equal element types; [`Tensor::cast`] converts. A plain number takes the type of the tensor it
+//! meets.
 
 mod attention;
 mod contract;
@@ -84,7 +85,8 @@ pub struct Tensor {
     index: u32,
 }
 
-/// Makes a [`Shape`] of sizes and symbol names: `shape!["batch", 3, 224, 224]`; in [`Tensor::reshape`] one entry may be -1.
+/// Makes a [`Shape`] of sizes and symbol names: `shape!["batch", 3, 224, 224]`; in [`Tensor::reshape`] one entry may be
+/// -1.
 #[macro_export]
 macro_rules! shape {
     ($($dim:expr),* $(,)?) => { $crate::Shape(vec![$($crate::Dim::from($dim)),*]) };

@@ -1,7 +1,7 @@
 //! What a tensor handle points to: one recorded operation.
 //!
-//! Invariant: a node never changes once made, and its id is larger than its operands' ids: sorting by id is a topological
-//! order, and the order in which a thread recorded them.
+//! Invariant: a node never changes once made, and its id is larger than its operands' ids: sorting by id is a
+//! topological order, and the order in which a thread recorded them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -200,8 +200,8 @@ fn merged(a: Arc<Symbols>, b: &Arc<Symbols>) -> Arc<Symbols> {
     Arc::new(all)
 }
 
-/// What holds when both hold. The default's bounds are nobody's word, so that bounds that someone gave stay as they are, also
-/// where they are wider; a hint that someone chose beats the default's.
+/// What holds when both hold. The default's bounds are nobody's word, so that bounds that someone gave stay as they
+/// are, also where they are wider; a hint that someone chose beats the default's.
 pub(super) fn narrowed(a: SymbolInfo, b: SymbolInfo) -> SymbolInfo {
     let default = SymbolInfo::default();
     let given = |info: &SymbolInfo| (info.min, info.max) != (default.min, default.max);

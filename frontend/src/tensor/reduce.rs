@@ -60,8 +60,8 @@ impl Tensor {
         }
     }
 
-    /// The tensor in the type that a fold computes in: a sum or product of integers would soon wrap in fewer than 64 bits, and a
-    /// mean of integers would lose its fraction.
+    /// The tensor in the type that a fold computes in: a sum or product of integers would soon wrap in fewer than 64
+    /// bits, and a mean of integers would lose its fraction.
     #[track_caller]
     pub(super) fn widened(&self, name: &'static str, op: ReduceOp) -> Result<Tensor, Tensor> {
         let dtype = self.dtype();

@@ -24,8 +24,8 @@ impl Tensor {
         )
     }
 
-    /// Takes the elements `start, start + step, …` before `end` along an axis, as Python's slices do: negative positions
-    /// count from the end, positions beyond it are moved to it, and a negative step runs backwards.
+    /// Takes the elements `start, start + step, …` before `end` along an axis, as Python's slices do: negative
+    /// positions count from the end, positions beyond it are moved to it, and a negative step runs backwards.
     ///
     /// `None` stands for the first or last element. With a symbolic size the positions are taken as they are.
     #[track_caller]

@@ -201,7 +201,8 @@ impl Tensor {
         )
     }
 
-    /// Averages `[N, C, H, W]` over `height × width` windows that cover the image; `(1, 1)` is the mean of all, for any size.
+    /// Averages `[N, C, H, W]` over `height × width` windows that cover the image; `(1, 1)` is the mean of all, for any
+    /// size.
     ///
     /// Other results need sizes that are known numbers.
     #[track_caller]

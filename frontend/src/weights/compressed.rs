@@ -7,8 +7,8 @@
 //!    "input_activations": {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": true, "dynamic": true}}}}
 //! ```
 //!
-//! A scheme is read when a layer asks for its own: what is not used is not refused. Source: `quant_scheme.py`, `quant_args.py` and
-//! `match.py` of compressed-tensors.
+//! A scheme is read when a layer asks for its own: what is not used is not refused. Source: `quant_scheme.py`,
+//! `quant_args.py` and `match.py` of compressed-tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -86,7 +86,8 @@ impl CompressedTensors {
         &self.path
     }
 
-    /// Returns the scheme of a layer by its name and class (`Linear`); `None` where it is left as it was. A name goes before a class.
+    /// Returns the scheme of a layer by its name and class (`Linear`); `None` where it is left as it was. A name goes
+    /// before a class.
     ///
     /// # Errors
     /// A scheme that is no scheme, or says what is not known here; the error names `tensor`.
@@ -159,7 +160,8 @@ impl<'a> At<'a> {
         }
     }
 
-    /// Finds the nearest of the targets that meets a layer: its name, a pattern `re:…` of the name's beginning, its class.
+    /// Finds the nearest of the targets that meets a layer: its name, a pattern `re:…` of the name's beginning, its
+    /// class.
     fn any(&self, targets: &Value, layer: &str, class: &str) -> Result<Option<Match>, SchemeError> {
         let one = |target: &Value| -> Result<Option<Match>, SchemeError> {
             let Some(text) = target.as_str() else {

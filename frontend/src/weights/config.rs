@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{CompressedTensors, WeightsError};
 
-/// What tensors alone do not say of a quantised checkpoint: from `quantization_config` of `config.json`, or from `quantize_config.json`.
+/// What tensors alone do not say of a quantised checkpoint: from `quantization_config` of `config.json`, or from
+/// `quantize_config.json`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QuantizationConfig {
     /// Whether zero points of GPTQ are stored as they are (`checkpoint_format` is `gptq_v2`), not less 1.
@@ -41,8 +42,8 @@ impl QuantizationConfig {
         Ok(QuantizationConfig::default())
     }
 
-    /// Reads the text of a `config.json` (its `quantization_config`) or of a `quantize_config.json`, by the name of the file, which
-    /// errors give too; `None` where nothing is said.
+    /// Reads the text of a `config.json` (its `quantization_config`) or of a `quantize_config.json`, by the name of the
+    /// file, which errors give too; `None` where nothing is said.
     ///
     /// # Errors
     /// What is not JSON.

@@ -102,7 +102,8 @@ impl Weights {
         })
     }
 
-    /// Reads what `config.json` or `quantize_config.json` beside the file says of its quantisation; nothing where there is neither.
+    /// Reads what `config.json` or `quantize_config.json` beside the file says of its quantisation; nothing where there
+    /// is neither.
     ///
     /// # Errors
     /// When such a file exists and cannot be read, or is not JSON.

@@ -31,8 +31,8 @@ fn written_as(dtype: DType) -> (&'static str, DType) {
     }
 }
 
-/// Writes tensors by name to a stream; wide elements come first, so that all are aligned. 4-bit integers are widened to `i8`, 8-bit
-/// floats of the FNUZ kinds to `f32`.
+/// Writes tensors by name to a stream; wide elements come first, so that all are aligned. 4-bit integers are widened to
+/// `i8`, 8-bit floats of the FNUZ kinds to `f32`.
 ///
 /// # Errors
 /// What the stream reports; a name that the format keeps for itself, and more names than its header holds.

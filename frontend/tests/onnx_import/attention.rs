@@ -50,7 +50,8 @@ fn group_query(more: &str, attributes: Vec<AttributeProto>) -> Build {
         .output("nk")
 }
 
-/// A total that is an input says nothing of the cache's size, which then is the given one's: a run that needs more fails, once for all layers.
+/// A total that is an input says nothing of the cache's size, which then is the given one's: a run that needs more
+/// fails, once for all layers.
 #[test]
 fn a_total_beyond_the_room_of_the_cache_fails_the_run() {
     let mut model = group_query("", vec![]);

@@ -1,4 +1,5 @@
-//! Models whose sizes or branches data decide, made for the inputs of one run; the graph checks that another run decides the same.
+//! Models whose sizes or branches data decide, made for the inputs of one run; the graph checks that another run
+//! decides the same.
 
 use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;

@@ -460,7 +460,8 @@ fn sizes_that_multiply_are_computed_as_data_or_refused() {
     let x = HostTensor::from_f32([1, 2], &[0.0; 2]).unwrap();
     assert_eq!(evaluate(&graph, x), [3f32.powi(32)]);
     squares(30).output("t30").import().unwrap();
-    // What was not folded is no shape; what was, is one as long as the number of elements is an expression to work with.
+    // What was not folded is no shape; what was, is one as long as the number of elements is an expression to work
+    // with.
     let shaped = |count, copies: &str| {
         squares(count)
             .node(&format!("Concat {copies} -> shape"), vec![int("axis", 0)])

@@ -25,8 +25,8 @@ fn file(model: &Build) -> ModelFile {
     ModelFile::from_bytes("test.onnx", model.0.encode_to_vec().into(), None).expect("readable")
 }
 
-/// What ONNX asks of a graph: each value is made once, before it is read; names of nodes are unique; quantised operands have the types
-/// and shapes that their operators take.
+/// What ONNX asks of a graph: each value is made once, before it is read; names of nodes are unique; quantised operands
+/// have the types and shapes that their operators take.
 fn check(file: &ModelFile) {
     let proto = file.proto();
     let graph = proto.graph.as_ref().expect("a graph");

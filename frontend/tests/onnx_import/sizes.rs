@@ -20,7 +20,8 @@ fn refused(graph: &Graph, shape: &[usize]) -> String {
     ir::graph::eval::evaluate(graph, &inputs).unwrap_err().to_string()
 }
 
-/// `x[n]` and what becomes of its size by `nodes`, from `d` (`i64[1]`) to `v`, which `ConstantOfShape` makes a tensor of.
+/// `x[n]` and what becomes of its size by `nodes`, from `d` (`i64[1]`) to `v`, which `ConstantOfShape` makes a tensor
+/// of.
 fn sized(build: Build, nodes: &[(&str, Vec<AttributeProto>)]) -> Graph {
     let mut build = build.input("x", &["n"]).node("Shape x -> d", vec![]);
     for (text, attributes) in nodes {

@@ -115,8 +115,8 @@ impl Target for Kernel {
     }
 }
 
-/// A program of one launch. Operands of known sizes may be constants, as `constants` has it; what is written is an output, which
-/// begins as a copy of an input where the kernel reads it too.
+/// A program of one launch. Operands of known sizes may be constants, as `constants` has it; what is written is an
+/// output, which begins as a copy of an input where the kernel reads it too.
 fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut Random) -> Program {
     let mut plan = IrPlan {
         target: IrTarget::cpu(),

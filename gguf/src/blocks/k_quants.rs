@@ -1,4 +1,5 @@
-//! The K-quants: 256 elements, whose sub-blocks have scales (and minima) of few bits, scaled once more by the block's own.
+//! The K-quants: 256 elements, whose sub-blocks have scales (and minima) of few bits, scaled once more by the block's
+//! own.
 
 use super::{half_at, high, low};
 
@@ -14,8 +15,8 @@ pub(super) fn q2_k(bytes: &[u8], numbers: &mut [f32]) {
     }
 }
 
-/// `high bits[32], pairs of bits[64], scales[12], d`: `d * (scale - 32) * (q - 4)`, a sub-block of 16, where `q` has its third bit
-/// in `high bits`.
+/// `high bits[32], pairs of bits[64], scales[12], d`: `d * (scale - 32) * (q - 4)`, a sub-block of 16, where `q` has
+/// its third bit in `high bits`.
 pub(super) fn q3_k(bytes: &[u8], numbers: &mut [f32]) {
     let (highs, quants, packed) = (&bytes[..32], &bytes[32..96], &bytes[96..108]);
     let d = half_at(bytes, 108);

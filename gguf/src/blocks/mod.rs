@@ -1,4 +1,5 @@
-//! The numbers that blocks stand for, by the formulas of ggml's `ggml-quants.c`, in `f32` and in its order of operations.
+//! The numbers that blocks stand for, by the formulas of ggml's `ggml-quants.c`, in `f32` and in its order of
+//! operations.
 //!
 //! Before: whole blocks of one type. After: one `f32` an element, in the order of the row.
 
@@ -16,8 +17,8 @@ use crate::kind::TensorType;
 /// Writes the numbers of whole blocks to `numbers`.
 ///
 /// # Errors
-/// `Length` where the bytes are not those of as many elements; `NoNumbers` for types that stand for none here: `Q8_1` and `Q8_K`
-/// hold activations and are never in files, IQ1 to IQ3 need tables of ggml that graphc does not ship.
+/// `Length` where the bytes are not those of as many elements; `NoNumbers` for types that stand for none here: `Q8_1`
+/// and `Q8_K` hold activations and are never in files, IQ1 to IQ3 need tables of ggml that graphc does not ship.
 pub fn dequantize(ty: TensorType, bytes: &[u8], numbers: &mut [f32]) -> Result<(), Problem> {
     let (block, block_bytes) = (ty.block() as usize, ty.block_bytes() as usize);
     let needed = numbers.len().div_ceil(block) * block_bytes;

@@ -43,8 +43,8 @@ enum Source {
 }
 
 impl ArrayFile {
-    /// Opens a file of arrays; the kind is told by the extension. A `.npy` file holds one array, named after the file. A `.pb` file holds
-    /// one tensor of ONNX (`input_0.pb` beside a test model), which may say its name.
+    /// Opens a file of arrays; the kind is told by the extension. A `.npy` file holds one array, named after the file.
+    /// A `.pb` file holds one tensor of ONNX (`input_0.pb` beside a test model), which may say its name.
     ///
     /// # Errors
     /// A file that cannot be read, is not of its kind, or holds an element type that graphc does not have.
@@ -202,7 +202,8 @@ pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<ArrayFile>> {
     Ok(files)
 }
 
-/// The only name that the array of a lone file can be meant for which knows no name but the file's: `.npy`, and `.pb` without one.
+/// The only name that the array of a lone file can be meant for which knows no name but the file's: `.npy`, and `.pb`
+/// without one.
 pub fn lone_name<'a>(files: &[ArrayFile], wanted: &[&'a str]) -> Option<&'a str> {
     match (files, wanted) {
         ([file], [name]) => match &file.source {
@@ -269,8 +270,8 @@ pub fn check_names<'a>(path: &Path, names: impl ExactSizeIterator<Item = &'a str
     }
 }
 
-/// Writes arrays as `.npz` or `.safetensors`, or one array as `.npy`. NumPy's files store types that NumPy lacks (bf16, fp8, 4-bit)
-/// widened to `f32` or `i8`; safetensors keeps all but 4-bit types.
+/// Writes arrays as `.npz` or `.safetensors`, or one array as `.npy`. NumPy's files store types that NumPy lacks (bf16,
+/// fp8, 4-bit) widened to `f32` or `i8`; safetensors keeps all but 4-bit types.
 ///
 /// The file appears whole or not at all; what is no regular file is written through, see [`ir::file`].
 ///
@@ -429,7 +430,8 @@ mod tests {
         assert_eq!(read(&path).expect("readable"), arrays);
     }
 
-    /// A deflated member may unpack to a thousand times the archive: its header is read, and what it says is compared first.
+    /// A deflated member may unpack to a thousand times the archive: its header is read, and what it says is compared
+    /// first.
     #[test]
     fn a_member_is_read_when_it_is_asked_for_and_no_further_than_its_header_says() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -6,7 +6,8 @@
 //! {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }     padded with spaces, a line end last
 //! ```
 //!
-//! A header is read without the elements, so that they need be read only where they are what is wanted. Source: `numpy.lib.format`.
+//! A header is read without the elements, so that they need be read only where they are what is wanted. Source:
+//! `numpy.lib.format`.
 
 use std::io::{self, Read, Write};
 

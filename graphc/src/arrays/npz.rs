@@ -1,7 +1,8 @@
 //! NumPy's archives: a zip file with an `.npy` file for each array.
 //!
-//! Reading looks at the headers alone until an array is asked for, so that nothing is unpacked that nobody wants, and nothing past
-//! what a header says. Writing stores, as `numpy.savez` does, or deflates, as `numpy.savez_compressed` does.
+//! Reading looks at the headers alone until an array is asked for, so that nothing is unpacked that nobody wants, and
+//! nothing past what a header says. Writing stores, as `numpy.savez` does, or deflates, as `numpy.savez_compressed`
+//! does.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -29,7 +30,8 @@ pub struct Archive(Mutex<ZipArchive<BufReader<File>>>);
 pub type Member = (String, Header, usize);
 
 impl Archive {
-    /// Opens an archive and reads the headers of its arrays, in the order of their names. Members that are no arrays are passed over.
+    /// Opens an archive and reads the headers of its arrays, in the order of their names. Members that are no arrays
+    /// are passed over.
     ///
     /// # Errors
     /// What is wrong, for a message that names the file.

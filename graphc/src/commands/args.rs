@@ -103,8 +103,8 @@ pub struct BuildArgs {
     /// outputs keep the types that the model declares.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// When vendor libraries are called: where the cost model puts a call before a generated kernel (fastest, the default), wherever a
-    /// library has what is asked for (always), or never.
+    /// When vendor libraries are called: where the cost model puts a call before a generated kernel (fastest, the
+    /// default), wherever a library has what is asked for (always), or never.
     #[arg(long, value_name = "WHEN", value_parser = ["fastest", "always", "never"])]
     pub libraries: Option<String>,
     /// Do not call vendor libraries: every kernel is generated. The same as `--libraries never`.
@@ -113,16 +113,17 @@ pub struct BuildArgs {
     /// Fail on an index outside its axis on GPUs too, as on the CPU; without this it is clamped there.
     #[arg(long)]
     pub check_indices: bool,
-    /// Take at most this much of a GPU's memory for weights and one run: `8GiB`, `512MiB` or bytes. Weights that have no room stay on the
-    /// host, and are copied ahead of their use.
+    /// Take at most this much of a GPU's memory for weights and one run: `8GiB`, `512MiB` or bytes. Weights that have
+    /// no room stay on the host, and are copied ahead of their use.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub max_vram: Option<usize>,
-    /// Share the model among so many devices of a target, 2 to 16: the artifact has a part for each. Where --device names several, so
-    /// many.
+    /// Share the model among so many devices of a target, 2 to 16: the artifact has a part for each. Where --device
+    /// names several, so many.
     #[arg(long, value_name = "N", value_parser = ranks)]
     pub ranks: Option<u32>,
-    /// What each of several devices has: a part of each layer (tensors, the default), some of the layers (layers), or what is predicted
-    /// to take one run less time (auto). By layers little crosses from device to device, and several runs at once are in several stages.
+    /// What each of several devices has: a part of each layer (tensors, the default), some of the layers (layers), or
+    /// what is predicted to take one run less time (auto). By layers little crosses from device to device, and several
+    /// runs at once are in several stages.
     #[arg(long, value_name = "HOW", value_parser = split)]
     pub split: Option<Split>,
     /// What one device sends to another in a second, in GB/s: what sharing costs is weighed by it.
@@ -135,8 +136,8 @@ pub struct BuildArgs {
     /// computed: those that take long (auto, the default), all (always) or none (never).
     #[arg(long, value_name = "WHICH", value_parser = halves)]
     pub halves: Option<Halves>,
-    /// An input that is kept from run to run on the device, as a cache of keys is, and the output that is its next value. May be given
-    /// several times; artifacts remember it.
+    /// An input that is kept from run to run on the device, as a cache of keys is, and the output that is its next
+    /// value. May be given several times; artifacts remember it.
     #[arg(long, value_name = "INPUT=OUTPUT", value_parser = state)]
     pub state: Vec<(String, String)>,
     /// Leave out a pass or a rewrite rule by its name. May be given several times.

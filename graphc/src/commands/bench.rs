@@ -19,20 +19,23 @@ pub struct Args {
     pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
-    /// Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
+    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the
+    /// first GPU, or else the CPU). Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Predict the time on an emulated GPU of the target instead of measuring one: kernel by kernel, and of the whole plan.
+    /// Predict the time on an emulated GPU of the target instead of measuring one: kernel by kernel, and of the whole
+    /// plan.
     #[arg(long, requires = "target", conflicts_with_all = ["device", "threads", "profile", "runs"])]
     emulate: bool,
     /// The GPU whose time is predicted, for instance gfx942.
     #[arg(long, requires = "emulate")]
     target: Option<String>,
-    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
+    /// work settles at.
     #[arg(long, value_name = "GHZ", requires = "emulate")]
     clock: Option<f64>,
-    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its kernel.
+    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its
+    /// kernel.
     #[arg(long, requires = "emulate")]
     cold_code: bool,
     /// Write the first issues of the longest launch's waves to a file for ui.perfetto.dev.
@@ -53,8 +56,8 @@ pub struct Args {
     /// Keep inputs and outputs on the device, so that no copy is timed.
     #[arg(long, conflicts_with = "emulate")]
     resident: bool,
-    /// Begin so many runs before the first is waited for, and time all of them together: the time of each is their share. Several devices
-    /// with layers each are busy at once that way.
+    /// Begin so many runs before the first is waited for, and time all of them together: the time of each is their
+    /// share. Several devices with layers each are busy at once that way.
     #[arg(long, default_value_t = 1, value_parser = overlap, conflicts_with = "emulate")]
     overlap: usize,
     #[arg(long, value_enum, default_value = "text")]
@@ -156,8 +159,8 @@ fn measure(args: &Args, model: &ModelArgs, given: &given::Given, context: &Conte
         let mut ended = 0u32;
         while let Some(run) = begun.pop_front() {
             run.wait()?;
-            // From the end of the first, when as many are under way as ever. Runs at once end at about the same time, so that what lies
-            // between two of them says nothing.
+            // From the end of the first, when as many are under way as ever. Runs at once end at about the same time,
+            // so that what lies between two of them says nothing.
             let first = *first.get_or_insert_with(Instant::now);
             if ended > 0 {
                 times = vec![first.elapsed().as_secs_f64() * 1e3 / f64::from(ended)];

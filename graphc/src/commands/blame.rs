@@ -1,5 +1,5 @@
-//! Whose fault an error is that graphc reports of a program: of one that it compiled just now it is graphc's, of one that was read
-//! from an artifact it is the file's.
+//! Whose fault an error is that graphc reports of a program: of one that it compiled just now it is graphc's, of one
+//! that was read from an artifact it is the file's.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::driver::model::begins_with;
 use crate::emulate::EmulateError;
 use crate::error::Error;
 
-/// Lays an error that graphc alone would be at fault for to the file, where the program is one that was read from an artifact: whoever
-/// made the file decided what is in it.
+/// Lays an error that graphc alone would be at fault for to the file, where the program is one that was read from an
+/// artifact: whoever made the file decided what is in it.
 pub fn blame(path: &Path, error: Error) -> Error {
     let damaged = match &error {
         Error::Runtime(error) => is_damage(error),

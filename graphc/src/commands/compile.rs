@@ -22,7 +22,8 @@ pub struct Args {
     /// Targets, separated by commas: gfx90a,gfx942. `graphc targets` lists them.
     #[arg(long)]
     target: String,
-    /// Write the artifact (with --emit: the text) to this file; with --emit hip, everything to compile by hand to this folder.
+    /// Write the artifact (with --emit: the text) to this file; with --emit hip, everything to compile by hand to this
+    /// folder.
     #[arg(short, long, value_name = "FILE", value_parser = args::output(), required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage instead of making an artifact.

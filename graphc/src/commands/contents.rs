@@ -1,4 +1,5 @@
-//! What a model or an artifact holds, for people and scripts that have not made it: targets, sizes, inputs, outputs, weights.
+//! What a model or an artifact holds, for people and scripts that have not made it: targets, sizes, inputs, outputs,
+//! weights.
 
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal may do something else with a character than show it: control characters but line ends and tabs, and those that
-/// change the direction of text.
+/// Whether a terminal may do something else with a character than show it: control characters but line ends and tabs,
+/// and those that change the direction of text.
 fn is_obeyed(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t')) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

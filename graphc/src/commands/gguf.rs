@@ -51,8 +51,8 @@ struct Sum {
 struct Contents {
     by_type: IndexMap<TensorType, Sum>,
     all: Sum,
-    /// Bytes of weights that each token reads: all but the rows of the embedding table (of which a token reads one), and of a
-    /// mixture of experts those that are chosen.
+    /// Bytes of weights that each token reads: all but the rows of the embedding table (of which a token reads one),
+    /// and of a mixture of experts those that are chosen.
     token_bytes: u64,
     /// Elements that a token adds to the cache of keys and values. None where the file does not say enough.
     cache_elements: Option<u64>,

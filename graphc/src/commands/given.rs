@@ -68,8 +68,8 @@ impl Given {
             .collect()
     }
 
-    /// Does something with a model that is read with its sizes left open and, where sizes are why that fails, once more with a model that is
-    /// compiled for the sizes of these inputs; a line says so.
+    /// Does something with a model that is read with its sizes left open and, where sizes are why that fails, once more
+    /// with a model that is compiled for the sizes of these inputs; a line says so.
     ///
     /// # Errors
     /// What is done; of the second try where there is one.
@@ -102,8 +102,8 @@ impl Given {
         act(&model)
     }
 
-    /// Holds what the files say of their arrays against the shapes that an ONNX model declares, before elements are read that may be many:
-    /// sizes that the model fixes stay what they are, whatever is given.
+    /// Holds what the files say of their arrays against the shapes that an ONNX model declares, before elements are
+    /// read that may be many: sizes that the model fixes stay what they are, whatever is given.
     ///
     /// # Errors
     /// An array that is no input, or has another rank or other fixed sizes than the model declares.
@@ -143,12 +143,12 @@ impl Given {
         Ok(())
     }
 
-    /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one input. States
-    /// begin as zeros, as in a session.
+    /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one
+    /// input. States begin as zeros, as in a session.
     ///
     /// # Errors
-    /// Arrays that are not the model's inputs, of which none is read then; sizes that do not go together, or that are too large to be
-    /// made up.
+    /// Arrays that are not the model's inputs, of which none is read then; sizes that do not go together, or that are
+    /// too large to be made up.
     pub fn inputs(&self, plan: &Plan, seed: Option<u64>) -> Result<IndexMap<String, HostTensor>> {
         let names: Vec<&str> = plan.inputs.iter().map(|p| p.name.as_str()).collect();
         let lone = arrays::lone_name(&self.files, &names);
@@ -200,8 +200,8 @@ fn in_artifact(error: InputError, inputs: Vec<String>) -> Error {
     }
 }
 
-/// Checks that the machine has the memory that a run is planned to take, before its inputs take their part: inputs, outputs and, on the
-/// CPU, the buffers between steps.
+/// Checks that the machine has the memory that a run is planned to take, before its inputs take their part: inputs,
+/// outputs and, on the CPU, the buffers between steps.
 fn check_room(plan: &Plan, bindings: &ir::Bindings) -> Result<()> {
     let ports = plan.inputs.iter().chain(&plan.outputs);
     let sizes = ports.filter_map(|port| port.ty.bytes().eval(bindings).ok());
@@ -237,8 +237,8 @@ fn zeros(port: &Port) -> Result<Option<HostTensor>> {
     tensor.map(Some).map_err(|error| Error::Config(error.to_string()))
 }
 
-/// Holds what files say of their arrays against the inputs of a plan, and returns the sizes that they imply. Without `some`, all inputs
-/// must be there.
+/// Holds what files say of their arrays against the inputs of a plan, and returns the sizes that they imply. Without
+/// `some`, all inputs must be there.
 fn fit(plan: &Plan, arrays: &IndexMap<&str, &Described>, some: bool) -> Result<ir::Bindings> {
     let wrong = |error| {
         let inputs = plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();

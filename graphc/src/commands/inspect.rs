@@ -33,17 +33,19 @@ pub struct Args {
     /// Predict each kernel's time instead, from a sample of its workgroups: cycles, where they go, and what bounds it.
     #[arg(long, requires = "emulate")]
     time: bool,
-    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
+    /// work settles at.
     #[arg(long, value_name = "GHZ", requires = "time")]
     clock: Option<f64>,
-    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its kernel.
+    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its
+    /// kernel.
     #[arg(long, requires = "time")]
     cold_code: bool,
     /// Write the first issues of the longest kernel's waves to a file for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", requires = "time")]
     trace: Option<PathBuf>,
-    /// Inputs of the emulated run by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times; the rest is
-    /// made up, at the hints of symbolic sizes.
+    /// Inputs of the emulated run by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given
+    /// several times; the rest is made up, at the hints of symbolic sizes.
     #[arg(long, value_name = "FILE", requires = "emulate")]
     inputs: Vec<PathBuf>,
     /// The seed of made-up inputs.
@@ -105,8 +107,8 @@ pub struct StreamedWeight {
     pub used_by: Option<String>,
 }
 
-/// The facts of one kernel; registers are `null` where nothing is compiled (cpu), spills also where the code does not tell them
-/// from arrays (NVIDIA, a kernel with scratch).
+/// The facts of one kernel; registers are `null` where nothing is compiled (cpu), spills also where the code does not
+/// tell them from arrays (NVIDIA, a kernel with scratch).
 #[derive(Serialize)]
 pub struct KernelFacts {
     pub name: String,

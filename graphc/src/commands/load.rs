@@ -61,8 +61,8 @@ fn of_model(loaded: Model, model: &ModelArgs, build: &BuildArgs, targets: Vec<Ta
     }
 }
 
-/// As [`load`]; what is built for a GPU has the code of its kernels, and is the program that was made of the model before, where that
-/// is kept.
+/// As [`load`]; what is built for a GPU has the code of its kernels, and is the program that was made of the model
+/// before, where that is kept.
 ///
 /// # Errors
 /// As [`load`] and [`compile_kernels`].

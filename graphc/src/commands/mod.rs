@@ -1,7 +1,7 @@
 //! The command line: one file per verb.
 //!
-//! Exit codes: 0 done; 1 a failure of graphc, or results that do not match what was expected; 2 a mistake in what was given
-//! (options, files, models, environment).
+//! Exit codes: 0 done; 1 a failure of graphc, or results that do not match what was expected; 2 a mistake in what was
+//! given (options, files, models, environment).
 
 mod args;
 mod bench;
@@ -49,11 +49,12 @@ struct Cli {
     /// Print no progress.
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Give a GPU up after waiting that many seconds for it (2, 0.5), instead of waiting for ever for what does not end.
+    /// Give a GPU up after waiting that many seconds for it (2, 0.5), instead of waiting for ever for what does not
+    /// end.
     #[arg(long, global = true, value_name = "SECONDS", value_parser = args::timeout)]
     timeout: Option<Timeout>,
-    /// How MIOpen chooses the algorithm of a convolution: without timing anything (immediate, the default), or by its find stage in one of
-    /// the modes normal, fast, hybrid and dynamic-hybrid.
+    /// How MIOpen chooses the algorithm of a convolution: without timing anything (immediate, the default), or by its
+    /// find stage in one of the modes normal, fast, hybrid and dynamic-hybrid.
     #[arg(long, global = true, value_name = "MODE", value_parser = args::miopen_find)]
     miopen_find: Option<MiopenFind>,
     /// Keep MIOpen's user databases, with what its find stage measured, in this folder.
@@ -141,7 +142,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a verb. A mapped file that became shorter is the verb's error, whatever the verb made of the bytes that were missing.
+/// Runs a verb. A mapped file that became shorter is the verb's error, whatever the verb made of the bytes that were
+/// missing.
 fn dispatch(cli: Cli) -> Result<()> {
     ir::mapped::remember();
     let done = run_verb(cli);

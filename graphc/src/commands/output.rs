@@ -24,8 +24,8 @@ fn write(text: &str) -> Result<()> {
     }
 }
 
-/// Finds out before the work whether `-o` can be written, and refuses a file that the command reads: the model's, or one of
-/// `others`.
+/// Finds out before the work whether `-o` can be written, and refuses a file that the command reads: the model's, or
+/// one of `others`.
 pub fn check<'a>(path: &Path, model: &Path, others: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
     // Only a file that is there can be an input.
     let inputs = match path.exists() {

@@ -20,16 +20,18 @@ use crate::error::Result;
 
 /// Run a model some times on a device and show where the time goes.
 ///
-/// Each step is timed by the device, between two events on its own queue; runs are enqueued step by step, not as one graph. A step's
-/// time is the median over the runs. `roofline` is the part of that time which its bytes and operations need at the data sheet's
-/// peaks, `achievable` at the rates that micro-benchmarks reach (where they are known for the GPU).
+/// Each step is timed by the device, between two events on its own queue; runs are enqueued step by step, not as one
+/// graph. A step's time is the median over the runs. `roofline` is the part of that time which its bytes and operations
+/// need at the data sheet's peaks, `achievable` at the rates that micro-benchmarks reach (where they are known for the
+/// GPU).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the
+    /// first GPU, or else the CPU).
     #[arg(long, default_value = "cpu")]
     device: String,
     /// How many runs are timed, after a fifth as many (at least 2) that are not.
@@ -133,7 +135,8 @@ pub fn measure(measuring: &Measuring<'_>, given: &Given, context: &Context) -> R
     })
 }
 
-/// The microseconds of a step at the rates that its target's memory and matrix units reach; None where they are not known.
+/// The microseconds of a step at the rates that its target's memory and matrix units reach; None where they are not
+/// known.
 fn achievable(step: &StepProfile, target: &Target) -> Option<f64> {
     step.roofline?;
     let achieved = Achieved::of(Arch::by_name(target.name).filter(|_| target.platform == Platform::Hip)?)?;

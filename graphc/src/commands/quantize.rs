@@ -30,13 +30,15 @@ const RANDOM_SAMPLES: usize = 4;
 pub struct Args {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// Write the model to this file: .onnx (of an ONNX model), .gir, or .graphc with --target. Without it, only the report is printed.
+    /// Write the model to this file: .onnx (of an ONNX model), .gir, or .graphc with --target. Without it, only the
+    /// report is printed.
     #[arg(short, long, value_name = "FILE", value_parser = args::output())]
     output: Option<PathBuf>,
     /// What becomes integers.
     #[arg(long, value_enum, required_unless_present = "recipe")]
     scheme: Option<SchemeName>,
-    /// Neighbours along the depth of a product that share a scale; by default, of int4 weights, the largest divisor of the depth up to 128.
+    /// Neighbours along the depth of a product that share a scale; by default, of int4 weights, the largest divisor of
+    /// the depth up to 128.
     #[arg(long, value_name = "SIZE", value_parser = group)]
     group: Option<i64>,
     /// Use no zero points. Weights of 8 bits have none anyway.
@@ -45,11 +47,12 @@ pub struct Args {
     /// One scale for a weight of 8 bits, not one a column.
     #[arg(long)]
     per_tensor: bool,
-    /// Leave out the layers of this name; `*` stands for any text and `?` for any character. May be given several times.
+    /// Leave out the layers of this name; `*` stands for any text and `?` for any character. May be given several
+    /// times.
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
-    /// Calibration data: a file of arrays, the inputs of one run, or a folder of such files. `random` makes some up, which is good for timing
-    /// alone.
+    /// Calibration data: a file of arrays, the inputs of one run, or a folder of such files. `random` makes some up,
+    /// which is good for timing alone.
     #[arg(long, value_name = "PATH")]
     calibrate: Option<PathBuf>,
     /// How the range of a layer's operand is chosen.
@@ -70,7 +73,8 @@ pub struct Args {
     /// Write what was decided as JSON.
     #[arg(long, value_name = "FILE", value_parser = args::output())]
     save_recipe: Option<PathBuf>,
-    /// Targets, separated by commas, of a .graphc file, and for which times before and after are predicted: by the roofline of each step.
+    /// Targets, separated by commas, of a .graphc file, and for which times before and after are predicted: by the
+    /// roofline of each step.
     #[arg(long)]
     target: Option<String>,
     /// Predict the times on emulated GPUs of the targets.

@@ -44,8 +44,8 @@ pub struct Args {
     /// Score the first output (class scores along its last axis) against the array `labels` of this file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
-    /// Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
+    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the
+    /// first GPU, or else the CPU). Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
     #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
     /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.

@@ -21,7 +21,8 @@ use crate::random;
 use crate::session::OpenDevice;
 use crate::tune::{Algorithms, Database, Measure, PREDICTED, Place, Times, TuneOptions, Tuned, tune};
 
-/// Find by measuring the fastest mapping of a model's products, or the library's call that is faster, for `--tuning` of the other verbs.
+/// Find by measuring the fastest mapping of a model's products, or the library's call that is faster, for `--tuning` of
+/// the other verbs.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -49,7 +50,8 @@ enum Verb {
 
 /// Measure the candidates of a model's products and keep the times.
 ///
-/// A product whose rows the model leaves open is measured for each range of them, a power of two to the next, at sizes within the range.
+/// A product whose rows the model leaves open is measured for each range of them, a power of two to the next, at sizes
+/// within the range.
 ///
 /// What the file has already is not measured again, so a search that was stopped goes on where it was.
 #[derive(clap::Args)]

@@ -23,7 +23,8 @@ pub struct Args {
     /// Run the kernels' code on an emulated GPU; no GPU is needed.
     #[arg(long)]
     emulate: bool,
-    /// Inputs by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times; the rest is made up.
+    /// Inputs by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times; the rest
+    /// is made up.
     #[arg(long, value_name = "FILE")]
     inputs: Vec<PathBuf>,
     /// The seed of made-up inputs.

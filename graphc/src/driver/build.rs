@@ -32,8 +32,8 @@ pub struct BuildOptions {
     pub plan: PlanOptions,
     /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
     pub check_indices: Option<bool>,
-    /// Bytes of a GPU's memory that weights and the arena of one run may take together, at the sizes' hints; weights that have no
-    /// room are streamed from the host.
+    /// Bytes of a GPU's memory that weights and the arena of one run may take together, at the sizes' hints; weights
+    /// that have no room are streamed from the host.
     pub max_vram: Option<usize>,
     /// Shares the model among several devices: the program has a variant for each rank of each target.
     pub ranks: Option<ShardOptions>,
@@ -197,7 +197,8 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     Ok(Build { program, reports })
 }
 
-/// Returns the evaluator that [`build`] gives to the passes: it compiles a graph for the CPU and runs it once, on all cores.
+/// Returns the evaluator that [`build`] gives to the passes: it compiles a graph for the CPU and runs it once, on all
+/// cores.
 pub fn evaluator() -> Evaluator {
     let evaluate = |graph: &Graph, inputs: &IndexMap<String, HostTensor>| -> Result<Vec<HostTensor>> {
         let mut options = BuildOptions::new(vec![Target::cpu()], OptLevel::O2);
@@ -365,8 +366,8 @@ impl Whole<'_> {
     }
 }
 
-/// Costs and the planned peak are computed at the sizes' hints: there the bytes of every tensor must be a number, with room for
-/// sums of some.
+/// Costs and the planned peak are computed at the sizes' hints: there the bytes of every tensor must be a number, with
+/// room for sums of some.
 fn check_sizes(graph: &Graph) -> Result<()> {
     const MOST: i64 = 1 << 56;
     let hints = ir::dim::hints(graph.symbols());
@@ -427,7 +428,8 @@ struct Constants {
 }
 
 impl Constants {
-    /// Takes over the constants that a plan uses and renumbers them in it: those of its graph, and `more` that go on where those end.
+    /// Takes over the constants that a plan uses and renumbers them in it: those of its graph, and `more` that go on
+    /// where those end.
     fn adopt(&mut self, plan: &mut Plan, core: &Graph, more: &[ir::graph::Constant]) {
         for buffer in plan.buffers.values_mut() {
             let (Place::Constant(id) | Place::Streamed(id)) = &mut buffer.place else {

@@ -22,12 +22,12 @@ pub struct Compilation {
 
 /// Makes the compilers of some platforms that the settings ask for, behind the cache.
 ///
-/// `worker` is the program that compiles in processes of its own (`graphc __compile-worker`); without it hiprtc and NVRTC are
-/// loaded into this process.
+/// `worker` is the program that compiles in processes of its own (`graphc __compile-worker`); without it hiprtc and
+/// NVRTC are loaded into this process.
 ///
 /// # Errors
-/// [`CompileError::NotAvailable`](runtime::compile::CompileError::NotAvailable) with every place looked at; a `TMPDIR` in which no file
-/// can be made.
+/// [`CompileError::NotAvailable`](runtime::compile::CompileError::NotAvailable) with every place looked at; a `TMPDIR`
+/// in which no file can be made.
 pub fn compiler(
     settings: &Settings,
     worker: Option<&[OsString]>,
@@ -99,7 +99,8 @@ pub(super) fn request(plan: &Plan, kernel: KernelId, source: &Source) -> Compile
     }
 }
 
-/// Says whether a source includes a header, itself or through others; what it does not include is no part of its cache key.
+/// Says whether a source includes a header, itself or through others; what it does not include is no part of its cache
+/// key.
 fn needs(text: &str, name: &str) -> bool {
     let mut seen = vec![];
     let mut stack = vec![text];

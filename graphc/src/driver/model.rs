@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub enum Source {
     File(PathBuf),
-    /// The contents of a file of any kind, in memory. ONNX's external data are looked for in `folder`, and are an error without one.
+    /// The contents of a file of any kind, in memory. ONNX's external data are looked for in `folder`, and are an error
+    /// without one.
     Memory {
         bytes: Storage,
         folder: Option<PathBuf>,

@@ -1,4 +1,5 @@
-//! Programs that were made before, read back: a graph goes through the passes and the cache of kernels once per machine.
+//! Programs that were made before, read back: a graph goes through the passes and the cache of kernels once per
+//! machine.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -23,8 +24,8 @@ pub struct Made {
     pub kept: bool,
 }
 
-/// Builds a graph and compiles its kernels, or reads the program that was made of the same graph, with the same options, by the same
-/// compilers before. Programs are kept where the settings keep kernels.
+/// Builds a graph and compiles its kernels, or reads the program that was made of the same graph, with the same
+/// options, by the same compilers before. Programs are kept where the settings keep kernels.
 ///
 /// # Errors
 /// As [`build`] and [`compile`].
@@ -53,8 +54,8 @@ pub fn program(
     Ok(Made { program, kept: false })
 }
 
-/// Compiles a model for the targets of the options; what kernels are compiled with runs in this process, or in those that the settings
-/// name. No GPU is needed.
+/// Compiles a model for the targets of the options; what kernels are compiled with runs in this process, or in those
+/// that the settings name. No GPU is needed.
 ///
 /// # Errors
 /// As [`Source::load`], [`build`] and [`compile`]; an artifact, which is compiled already.
@@ -101,7 +102,8 @@ fn cache(
     Some((ProgramCache::open(folder, settings.cache_bytes), makers))
 }
 
-/// The file that this code is in, as it is now: what is compiled from changed sources makes other programs, whatever its version says.
+/// The file that this code is in, as it is now: what is compiled from changed sources makes other programs, whatever
+/// its version says.
 fn this_compiler() -> Option<String> {
     let path = std::env::current_exe().ok()?;
     let meta = std::fs::metadata(&path).ok()?;

@@ -1,9 +1,10 @@
-//! Kernels whose registers spill to memory get another mapping, or are compiled with their loops kept, as the compiler that made their code
-//! says.
+//! Kernels whose registers spill to memory get another mapping, or are compiled with their loops kept, as the compiler
+//! that made their code says.
 //!
-//! How many registers a kernel takes is known when it is compiled, and to that compiler alone; what chose its mapping estimated them. Of all
-//! that does not spill, a kernel gets what is predicted to take the least time. Each trial is compiled once a machine: the cache keeps its code
-//! under the compiler's version, so that the next build makes the same choice from it.
+//! How many registers a kernel takes is known when it is compiled, and to that compiler alone; what chose its mapping
+//! estimated them. Of all that does not spill, a kernel gets what is predicted to take the least time. Each trial is
+//! compiled once a machine: the cache keeps its code under the compiler's version, so that the next build makes the
+//! same choice from it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -54,12 +55,14 @@ impl Trial {
     }
 }
 
-/// Gives each kernel of a program whose code spills registers, or has arrays in memory, what is predicted to take the least time among its
-/// mappings whose code does not, with loops unrolled as the compiler likes or kept; where there is none, what spills least. Returns how many
-/// kernels have other code than before. NVIDIA's code does not tell its spills, and stays.
+/// Gives each kernel of a program whose code spills registers, or has arrays in memory, what is predicted to take the
+/// least time among its mappings whose code does not, with loops unrolled as the compiler likes or kept; where there is
+/// none, what spills least. Returns how many kernels have other code than before. NVIDIA's code does not tell its
+/// spills, and stays.
 ///
 /// # Errors
-/// A kernel that cannot be printed by another mapping. A mapping that does not compile is passed over: what was there works.
+/// A kernel that cannot be printed by another mapping. A mapping that does not compile is passed over: what was there
+/// works.
 pub fn mend(program: &mut Program, compiler: &dyn Compiler, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<usize> {
     let mut spilling = found(program);
     let mut mended = BTreeSet::new();
@@ -156,7 +159,8 @@ fn trials(kernel: &Kernel, plan: &Plan) -> VecDeque<Trial> {
     }
 }
 
-/// Words of memory that a lane of a code object's first kernel takes for registers and arrays; `None` of what is no code object.
+/// Words of memory that a lane of a code object's first kernel takes for registers and arrays; `None` of what is no
+/// code object.
 fn spills(code: &[u8]) -> Option<u32> {
     let object = code_object::read(code).ok()?;
     let words = |kernel: &code_object::KernelResources| kernel.vgpr_spills.max(kernel.scratch_bytes.div_ceil(4));

@@ -1,8 +1,9 @@
-//! Library calls on the emulated GPU: the vendor's own library runs in a process of its own, over the stand-in HIP runtime, and the
-//! launches that it makes are timed there.
+//! Library calls on the emulated GPU: the vendor's own library runs in a process of its own, over the stand-in HIP
+//! runtime, and the launches that it makes are timed there.
 //!
-//! Before: calls with known sizes. After: for each the reports of its kernels in order, or why there are none. Each call is a program of
-//! one step; it runs twice, and what the second run launches is the call's (the first compiles and chooses).
+//! Before: calls with known sizes. After: for each the reports of its kernels in order, or why there are none. Each
+//! call is a program of one step; it runs twice, and what the second run launches is the call's (the first compiles and
+//! chooses).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -165,8 +166,8 @@ impl CallTimer {
         Some(root.join("usr/lib/x86_64-linux-gnu")).filter(|folder| folder.is_dir())
     }
 
-    /// Times calls on a target: one answer for each, in their order. `memory` is what the emulated GPU has, in bytes; `ghz` is the shader
-    /// clock, where it is asked for.
+    /// Times calls on a target: one answer for each, in their order. `memory` is what the emulated GPU has, in bytes;
+    /// `ghz` is the shader clock, where it is asked for.
     pub fn time(&self, target: &Target, calls: &[SizedCall], memory: u64, ghz: Option<f64>) -> Vec<CallTimes> {
         let answers = self.answers(Question::Times, target, calls, (memory, ghz));
         let of_answer = |answer| match answer? {
@@ -408,7 +409,8 @@ fn answer_all() -> Result<()> {
     let Some(reports) = &settings.emulator_reports else {
         return Err(Error::Config(format!("{EMULATOR_REPORTS} is not set")));
     };
-    // MIOpen chooses without timing here, whatever the settings say: its find stage would run kernels, which are only timed.
+    // MIOpen chooses without timing here, whatever the settings say: its find stage would run kernels, which are only
+    // timed.
     let load = LoadOptions::default();
     for variant in 0..program.variants.len() {
         let answer = match asks_for_algorithms {

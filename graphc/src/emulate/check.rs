@@ -62,10 +62,11 @@ impl Verdict {
     }
 }
 
-/// The tolerance of one kernel's results by their type: relative, and absolute in units of the largest expected magnitude.
+/// The tolerance of one kernel's results by their type: relative, and absolute in units of the largest expected
+/// magnitude.
 ///
-/// The evaluator computes in f64 and rounds what is stored; a kernel sums in f32, so f32 results differ by a few ulps of the
-/// largest term and narrow ones by one of their own. Integers are equal.
+/// The evaluator computes in f64 and rounds what is stored; a kernel sums in f32, so f32 results differ by a few ulps
+/// of the largest term and narrow ones by one of their own. Integers are equal.
 pub fn tolerance(dtype: DType) -> (f64, f64) {
     match dtype {
         DType::F64 => (1e-12, 1e-12),
@@ -140,9 +141,9 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
     }
 }
 
-/// A result as it is compared. A part of attention stores its outputs, the score that its weights are relative to, and their total.
-/// That score is about the largest, and kernels differ in which: what they agree on is the logarithm of the sum of all `e^score`,
-/// which stands here in place of the total, and of the score.
+/// A result as it is compared. A part of attention stores its outputs, the score that its weights are relative to, and
+/// their total. That score is about the largest, and kernels differ in which: what they agree on is the logarithm of
+/// the sum of all `e^score`, which stands here in place of the total, and of the score.
 fn comparable(kernel: &Kernel, result: &HostTensor) -> HostTensor {
     let Body::Attention(AttentionBody {
         row_weights: Some(_), ..
@@ -186,9 +187,9 @@ pub struct CheckedKernel {
 
 /// Runs one kernel's code object and compares what it wrote with the evaluator.
 ///
-/// With `sample`, at most about that many workgroups run: the corners of the grid, where tails are, and others spread over
-/// it. What they write is compared, so a large kernel is checked with its own code at its own sizes. A kernel that adds to
-/// what is there runs whole.
+/// With `sample`, at most about that many workgroups run: the corners of the grid, where tails are, and others spread
+/// over it. What they write is compared, so a large kernel is checked with its own code at its own sizes. A kernel that
+/// adds to what is there runs whole.
 ///
 /// # Errors
 /// A target the emulator does not know, code that does not load, a fault, or operands that do not fit.
@@ -324,8 +325,9 @@ pub(super) fn products(arch: &Arch) -> Products {
     }
 }
 
-/// Says whether a kernel writes elements of a parameter by swapping the whole words that they are in: atomics on narrow types,
-/// and types of four bits. Such a buffer is whole words, whose other bytes are read and written back as they are.
+/// Says whether a kernel writes elements of a parameter by swapping the whole words that they are in: atomics on narrow
+/// types, and types of four bits. Such a buffer is whole words, whose other bytes are read and written back as they
+/// are.
 pub(super) fn by_words(param: &Param) -> bool {
     match param.access {
         Access::Read | Access::Scratch | Access::Tickets => false,
@@ -398,9 +400,9 @@ fn spread(grid: [u32; 3], n: u64) -> Vec<u64> {
 
 /// Checks that a sample of workgroups has stored about its share of what the whole launch stores.
 ///
-/// What was not written is not compared, so a kernel that stores too little would pass. The workgroups at the corners are among
-/// the sample, the first of which is never a tail: it alone stores at least the average. (A stored element may happen to have
-/// the mark's bits, so a quarter may be missing.)
+/// What was not written is not compared, so a kernel that stores too little would pass. The workgroups at the corners
+/// are among the sample, the first of which is never a tail: it alone stores at least the average. (A stored element
+/// may happen to have the mark's bits, so a quarter may be missing.)
 fn enough_written(
     kernel: &Kernel,
     bindings: &Bindings,

@@ -1,8 +1,8 @@
 //! Plans on an emulated GPU: their code objects run instruction by instruction, on any machine.
 //!
 //! Before: a program with code objects for the target. After: the outputs, what every launch counted, or the first
-//! fault with its kernel, instruction, lane and address. Each buffer is an allocation of its own size, so that an access
-//! past its end is seen; buffers that share bytes on purpose share one.
+//! fault with its kernel, instruction, lane and address. Each buffer is an allocation of its own size, so that an
+//! access past its end is seen; buffers that share bytes on purpose share one.
 
 mod calls;
 mod check;

@@ -274,8 +274,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What a step does at the run's sizes. Where that is a call and none is timed, it is the kernel that does the same at the sizes
-    /// next to these: no library runs here.
+    /// What a step does at the run's sizes. Where that is a call and none is timed, it is the kernel that does the same
+    /// at the sizes next to these: no library runs here.
     fn work<'s>(&self, step: &'s Step) -> Result<&'s Work> {
         let chosen = step.chosen(&self.bindings)?;
         let works: Vec<&Work> = step.works().collect();

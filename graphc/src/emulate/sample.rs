@@ -1,5 +1,5 @@
-//! Each kernel of a plan alone, on made-up operands, by some of its workgroups: what a plan too large to be emulated whole
-//! is checked by.
+//! Each kernel of a plan alone, on made-up operands, by some of its workgroups: what a plan too large to be emulated
+//! whole is checked by.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::error::Result;
 
 /// Checks every kernel of a variant by about `sample` of its workgroups, at the hints of symbolic sizes.
 ///
-/// Integer operands that are weights (indices, masks) are the model's own; all others are random, made from `seed`: weights of
-/// one value would hide mistakes.
+/// Integer operands that are weights (indices, masks) are the model's own; all others are random, made from `seed`:
+/// weights of one value would hide mistakes.
 ///
 /// # Errors
 /// As [`check_kernel`], and kernels without code.

@@ -135,8 +135,8 @@ pub struct Span {
     pub micros: f64,
 }
 
-/// When each step runs: each lane does its steps in order, and a step begins when those that it waits for have ended. Steps of
-/// several lanes are taken not to slow each other.
+/// When each step runs: each lane does its steps in order, and a step begins when those that it waits for have ended.
+/// Steps of several lanes are taken not to slow each other.
 pub fn timeline(plan: &Plan, steps: &[TimedStep]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::with_capacity(plan.steps.len());
     let end = |span: &Span| span.start + span.micros;

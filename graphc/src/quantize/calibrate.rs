@@ -132,8 +132,8 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// Calls `each` with `Σ xᵀx` of each operand of products, a matrix of the depth squared, and `Σ |x|`; and with the names of the
-    /// products that share the operand.
+    /// Calls `each` with `Σ xᵀx` of each operand of products, a matrix of the depth squared, and `Σ |x|`; and with the
+    /// names of the products that share the operand.
     pub fn moments(&self, layers: &Layers, mut each: impl FnMut(&[&str], Moments<'_>) -> Result<()>) -> Result<()> {
         let products: Vec<(&str, Value, usize)> = layers
             .found

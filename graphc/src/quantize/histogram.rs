@@ -25,7 +25,8 @@ impl Method {
 
 /// Bins of a histogram.
 const BINS: usize = 2048;
-/// Steps of the distribution that entropy compares with, for numbers on both sides of 0; those on one side have twice as many.
+/// Steps of the distribution that entropy compares with, for numbers on both sides of 0; those on one side have twice
+/// as many.
 const STEPS: usize = 128;
 
 /// How often numbers fell into equal parts of a range.
@@ -95,7 +96,8 @@ impl Histogram {
         }
     }
 
-    /// Cuts at the distance from 0 at which the numbers inside, with those outside at the edge, differ least from what the steps keep of them.
+    /// Cuts at the distance from 0 at which the numbers inside, with those outside at the edge, differ least from what
+    /// the steps keep of them.
     fn entropy(&self, symmetric: bool) -> Range {
         let reach = self.range.high.max(-self.range.low);
         let mut counts = vec![0.0; BINS];
@@ -163,8 +165,8 @@ impl Histogram {
     }
 }
 
-/// `Σ p · ln(p / q)` of a distribution and of what stays of it in some steps, in each of which the bins that are not empty share
-/// evenly.
+/// `Σ p · ln(p / q)` of a distribution and of what stays of it in some steps, in each of which the bins that are not
+/// empty share evenly.
 fn divergence(inside: &[f64], outside: f64, steps: usize) -> f64 {
     let last = inside.len() - 1;
     let total: f64 = inside.iter().sum::<f64>() + outside;
@@ -239,7 +241,8 @@ mod tests {
                 assert!(range.high > 1.0 && range.high < 20.0, "{method:?}: {range:?}");
             }
         }
-        // One number in ten thousand that is a hundred times as far costs more than all others: it stays nearer than at the end.
+        // One number in ten thousand that is a hundred times as far costs more than all others: it stays nearer than at
+        // the end.
         let range = histogram.choose(Method::Mse, false);
         assert!(range.low >= -40.0 && range.high < 100.0, "{range:?}");
     }

@@ -5,7 +5,8 @@
 //!                                      --measure-->  report
 //! ```
 //!
-//! What is decided is a [`Recipe`]; [`passes::quantize::recipe::apply`] makes a graph of it, and [`frontend::onnx::ModelFile`] a file.
+//! What is decided is a [`Recipe`]; [`passes::quantize::recipe::apply`] makes a graph of it, and
+//! [`frontend::onnx::ModelFile`] a file.
 
 mod calibrate;
 pub mod histogram;
@@ -36,11 +37,11 @@ pub enum Rounding {
     /// To the nearest, ties to even.
     #[default]
     Nearest,
-    /// So that rows along the depth make up for the errors of those before, by what calibration data multiply them with; of
-    /// convolutions to the nearest.
+    /// So that rows along the depth make up for the errors of those before, by what calibration data multiply them
+    /// with; of convolutions to the nearest.
     Gptq,
-    /// To the nearest, after inputs of products were scaled so that those that carry much in calibration data are rounded more finely;
-    /// for schemes that leave activations as they are.
+    /// To the nearest, after inputs of products were scaled so that those that carry much in calibration data are
+    /// rounded more finely; for schemes that leave activations as they are.
     Awq,
 }
 
@@ -51,8 +52,8 @@ pub struct Options {
     /// How the ranges of operands are chosen, where [`Scheme::needs_ranges`].
     pub method: Method,
     pub rounding: Rounding,
-    /// Leave out layers, the worst first, until no output's error is above this: the root of the mean square of what changes over that of
-    /// the output.
+    /// Leave out layers, the worst first, until no output's error is above this: the root of the mean square of what
+    /// changes over that of the output.
     pub max_error: Option<f64>,
     /// Threads of the runs; 0 takes one a core.
     pub threads: usize,
@@ -98,8 +99,8 @@ pub struct Quantized {
 /// `refuses` names layers that cannot be quantised for another reason, such as that a file has no place for it.
 ///
 /// # Errors
-/// What [`decide`] reports; no samples where scales, rounding or an error's limit need some; a model without layers, or one that is
-/// quantised already; samples that do not fit the model.
+/// What [`decide`] reports; no samples where scales, rounding or an error's limit need some; a model without layers, or
+/// one that is quantised already; samples that do not fit the model.
 pub fn quantize(
     graph: &Graph,
     samples: &[Inputs],

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Predicted {
     pub target: String,
-    /// `roofline`: each step's bytes and operations at the data sheet's peaks, and the cost of a launch, one step after the other.
-    /// `emulated`: by the emulator's cycles, lanes side by side.
+    /// `roofline`: each step's bytes and operations at the data sheet's peaks, and the cost of a launch, one step after
+    /// the other. `emulated`: by the emulator's cycles, lanes side by side.
     pub by: &'static str,
     pub before_us: f64,
     pub after_us: f64,

@@ -1,4 +1,5 @@
-//! What quantising costs: the error of each layer, that of the outputs, and bytes; and the choice of layers that keeps a limit.
+//! What quantising costs: the error of each layer, that of the outputs, and bytes; and the choice of layers that keeps
+//! a limit.
 
 use indexmap::IndexMap;
 use ir::recipe::{Activation, Kept, Recipe};
@@ -36,8 +37,8 @@ pub struct LayerReport {
     pub activation: String,
     pub bytes_before: usize,
     pub bytes_after: usize,
-    /// Ten times the decimal logarithm of the squares of the layer's results over those of what changes when this layer alone is
-    /// quantised; None where there are no samples or no error.
+    /// Ten times the decimal logarithm of the squares of the layer's results over those of what changes when this layer
+    /// alone is quantised; None where there are no samples or no error.
     pub decibels: Option<f64>,
     /// The same with integers to the nearest, where `--rounding` chose others; None where it did not, too.
     pub nearest: Option<f64>,

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 /// Reads the samples of a file, or of each file of a folder in the order of their names.
 ///
 /// # Errors
-/// A path that is not there, a folder without arrays, files that cannot be read, and inputs of the graph that a file does not have.
+/// A path that is not there, a folder without arrays, files that cannot be read, and inputs of the graph that a file
+/// does not have.
 pub fn read(path: &Path, graph: &Graph) -> Result<Vec<Inputs>> {
     let mut files: Vec<PathBuf> = Vec::new();
     if path.is_dir() {

@@ -9,7 +9,8 @@ use ir::Graph;
 use super::{GraphKey, Session, SessionOptions};
 use crate::error::Result;
 
-/// A session once it is compiled; the lock is held while one thread compiles, so that others wait for it and no other graph.
+/// A session once it is compiled; the lock is held while one thread compiles, so that others wait for it and no other
+/// graph.
 type Slot = Arc<Mutex<Option<Session>>>;
 
 /// Compiles each graph once. Shared by threads; the graph that was not used for longest goes when there are too many.

@@ -15,8 +15,8 @@ use runtime::{Executable, LoadOptions, RankedDevice, RuntimeError};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 
-/// What was asked for: `cpu`, `hip` or `rocm` (the first GPU of AMD's), `hip:N` or `rocm:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`;
-/// several for one model are `hip:0,1`, `cuda:0,1` and `cpu,cpu`.
+/// What was asked for: `cpu`, `hip` or `rocm` (the first GPU of AMD's), `hip:N` or `rocm:N`, `cuda` (the first of
+/// NVIDIA's), `cuda:N`, `auto`; several for one model are `hip:0,1`, `cuda:0,1` and `cpu,cpu`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum DeviceChoice {
     #[default]

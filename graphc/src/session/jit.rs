@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// Makes a compiled function of a function of tensors.
 ///
-/// The function is called with recorded tensors, once for each signature: the arguments' element types, ranks and sizes.
-/// Sizes declared [`dynamic`](Jit::dynamic) are no part of the signature: all of them share one program.
+/// The function is called with recorded tensors, once for each signature: the arguments' element types, ranks and
+/// sizes. Sizes declared [`dynamic`](Jit::dynamic) are no part of the signature: all of them share one program.
 ///
 /// ```
 /// use graphc::prelude::*;
@@ -44,8 +44,8 @@ pub fn jit<const N: usize, O: JitOutput>(f: impl Fn([Tensor; N]) -> O + Send + S
 /// Programs kept by each [`Jit`].
 const PROGRAMS: usize = 128;
 
-/// A function of `N` tensors, compiled once for each signature: see [`jit`]. Several threads may call it at once. The 128
-/// signatures used last keep their programs; [`Jit::capacity`] sets another number.
+/// A function of `N` tensors, compiled once for each signature: see [`jit`]. Several threads may call it at once. The
+/// 128 signatures used last keep their programs; [`Jit::capacity`] sets another number.
 pub struct Jit<const N: usize, O> {
     f: Box<dyn Fn([Tensor; N]) -> O + Send + Sync>,
     options: SessionOptions,
@@ -85,8 +85,8 @@ pub struct JitStats {
 }
 
 impl<const N: usize, O: JitOutput> Jit<N, O> {
-    /// Declares an axis of an argument dynamic: one program serves every size of at least 1. Axes with one symbol have equal
-    /// sizes.
+    /// Declares an axis of an argument dynamic: one program serves every size of at least 1. Axes with one symbol have
+    /// equal sizes.
     #[must_use]
     pub fn dynamic(mut self, argument: usize, axis: usize, symbol: &str) -> Jit<N, O> {
         self.dynamic.push(Dynamic {
@@ -123,7 +123,8 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
         self
     }
 
-    /// Sets how many signatures keep their programs, at least one; the one not used for longest goes when there are more.
+    /// Sets how many signatures keep their programs, at least one; the one not used for longest goes when there are
+    /// more.
     #[must_use]
     pub fn capacity(mut self, programs: usize) -> Jit<N, O> {
         self.capacity = programs.max(1);

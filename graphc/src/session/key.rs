@@ -5,8 +5,8 @@ use ir::{DType, Graph, Storage, Symbol, SymbolInfo, TensorType, Value};
 
 /// The identity of a graph, for caches. Equal keys mean equal results.
 ///
-/// Small constants count by their bytes. Larger ones count by where they are in memory, as comparing weights would cost more
-/// than compiling; the key keeps that memory alive, so that nothing else can be there.
+/// Small constants count by their bytes. Larger ones count by where they are in memory, as comparing weights would cost
+/// more than compiling; the key keeps that memory alive, so that nothing else can be there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GraphKey {
     nodes: Vec<(Op, Vec<Value>, Vec<TensorType>)>,

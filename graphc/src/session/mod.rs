@@ -1,11 +1,13 @@
-//! Compiled models inside an app: [`Session`] for one model, [`jit`] for a function of tensors, [`SessionCache`] for many graphs.
+//! Compiled models inside an app: [`Session`] for one model, [`jit`] for a function of tensors, [`SessionCache`] for
+//! many graphs.
 //!
-//! graphc compiles nothing inside a run: a session compiles when it is made, a JIT at the first call with a new signature. (MIOpen,
-//! where a plan calls it, compiles its own kernels the first time that a run context meets new sizes; `OptimizeOptions::libraries`
-//! switches such calls off.)
+//! graphc compiles nothing inside a run: a session compiles when it is made, a JIT at the first call with a new
+//! signature. (MIOpen, where a plan calls it, compiles its own kernels the first time that a run context meets new
+//! sizes; `OptimizeOptions::libraries` switches such calls off.)
 //!
-//! A session takes tensors of the host and of its device, and gives them where they are wanted: [`Session::values`] waits for a run,
-//! [`Session::submit`] does not. What a model keeps from run to run is the session's [state](SessionOptions::state).
+//! A session takes tensors of the host and of its device, and gives them where they are wanted: [`Session::values`]
+//! waits for a run, [`Session::submit`] does not. What a model keeps from run to run is the session's
+//! [state](SessionOptions::state).
 
 mod cache;
 mod device;
@@ -61,8 +63,8 @@ pub struct SessionOptions {
     pub target: Target,
     /// Where to run. None finds a device for the target when a model is loaded, where the settings say.
     pub device: Option<OpenDevice>,
-    /// Where the compiler of a GPU's kernels, the cache of their code and the GPU's runtime are, and what holds where `load`
-    /// says nothing. None reads the environment.
+    /// Where the compiler of a GPU's kernels, the cache of their code and the GPU's runtime are, and what holds where
+    /// `load` says nothing. None reads the environment.
     pub settings: Option<Arc<Settings>>,
     pub level: OptLevel,
     /// The type to compute in, where not the model's own.
@@ -73,14 +75,17 @@ pub struct SessionOptions {
     pub check_indices: Option<bool>,
     /// Bytes of a GPU's memory that weights and runs may take ([`BuildOptions::max_vram`]).
     pub max_vram: Option<usize>,
-    /// Gives a GPU up once the host waited that long for it: such a run ends with [`RuntimeError::TimedOut`], and the device is lost. It
-    /// is the device's, for all that runs there. `None` leaves the device as it is, which waits for ever at first.
+    /// Gives a GPU up once the host waited that long for it: such a run ends with [`RuntimeError::TimedOut`], and the
+    /// device is lost. It is the device's, for all that runs there. `None` leaves the device as it is, which waits for
+    /// ever at first.
     pub timeout: Option<Duration>,
-    /// How the model is shared, where the device is several; None weighs what that costs by the defaults. How many there are is the
-    /// device's, what each has is [`split`](SessionOptions::split), and what stays on them is [`state`](SessionOptions::state).
+    /// How the model is shared, where the device is several; None weighs what that costs by the defaults. How many
+    /// there are is the device's, what each has is [`split`](SessionOptions::split), and what stays on them is
+    /// [`state`](SessionOptions::state).
     pub sharing: Option<ShardOptions>,
-    /// What of the model each of several devices has: a part of each layer ([`Split::Tensors`], the default), some of the layers, or
-    /// what is predicted to take one run less time. None is what [`sharing`](SessionOptions::sharing) says.
+    /// What of the model each of several devices has: a part of each layer ([`Split::Tensors`], the default), some of
+    /// the layers, or what is predicted to take one run less time. None is what [`sharing`](SessionOptions::sharing)
+    /// says.
     pub split: Option<Split>,
     pub load: LoadOptions,
     pub engine: Engine,
@@ -174,9 +179,9 @@ impl SessionOptions {
         self
     }
 
-    /// Keeps the value of an input in the session: it begins as zeros, each run is given it, and `output` is its next value. The
-    /// plan updates it in place where it can: a scatter of rows into a cache writes those rows and nothing else. Neither is then
-    /// given or returned by runs.
+    /// Keeps the value of an input in the session: it begins as zeros, each run is given it, and `output` is its next
+    /// value. The plan updates it in place where it can: a scatter of rows into a cache writes those rows and nothing
+    /// else. Neither is then given or returned by runs.
     #[must_use]
     pub fn state(mut self, input: &str, output: &str) -> SessionOptions {
         self.state.push(Link {
@@ -266,9 +271,10 @@ impl Session {
         Session::compile(driver::model::import(path.as_ref(), import)?, options)
     }
 
-    /// Imports and compiles an ONNX model that is to run on inputs like these: with its sizes left open where that works at these sizes,
-    /// or else for these inputs alone (their sizes, the numbers of small integer inputs, and the sizes and branches that their data decide,
-    /// which each run checks). The second value says why the model was compiled for them alone.
+    /// Imports and compiles an ONNX model that is to run on inputs like these: with its sizes left open where that
+    /// works at these sizes, or else for these inputs alone (their sizes, the numbers of small integer inputs, and the
+    /// sizes and branches that their data decide, which each run checks). The second value says why the model was
+    /// compiled for them alone.
     ///
     /// # Errors
     /// As [`Session::from_onnx`], of the second try where there is one.
@@ -326,8 +332,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::from_onnx_for`], of a model of any kind, in a file or in memory. What is no ONNX has its sizes decided: it is opened
-    /// as it is.
+    /// As [`Session::from_onnx_for`], of a model of any kind, in a file or in memory. What is no ONNX has its sizes
+    /// decided: it is opened as it is.
     ///
     /// # Errors
     /// As [`Session::from_onnx_for`].
@@ -482,8 +488,8 @@ impl Session {
         Ok(values)
     }
 
-    /// Begins a run, and does not wait for it: inputs of several runs go to the device, are computed with, and come back at the
-    /// same time. At most [`LoadOptions::concurrent_runs`] are under way; one more waits for the oldest.
+    /// Begins a run, and does not wait for it: inputs of several runs go to the device, are computed with, and come
+    /// back at the same time. At most [`LoadOptions::concurrent_runs`] are under way; one more waits for the oldest.
     ///
     /// # Errors
     /// As [`Session::values`].
@@ -516,12 +522,12 @@ impl Session {
         Ok(self.compiled("tensors on devices")?.upload(tensor)?)
     }
 
-    /// Makes a tensor of memory of the session's GPU that something else owns: an app's own kernels, another framework. It is never
-    /// written, and `owner` is dropped with the last use of it.
+    /// Makes a tensor of memory of the session's GPU that something else owns: an app's own kernels, another framework.
+    /// It is never written, and `owner` is dropped with the last use of it.
     ///
     /// # Safety
-    /// `address` is of this device, the tensor's bytes lie there, row by row, what fills them is done, and nothing writes or frees them
-    /// while `owner` lives.
+    /// `address` is of this device, the tensor's bytes lie there, row by row, what fills them is done, and nothing
+    /// writes or frees them while `owner` lives.
     ///
     /// # Errors
     /// `Unsupported` where the device is no single GPU.
@@ -633,8 +639,8 @@ impl Session {
         }
     }
 
-    /// Returns another session of the same program, whose state begins as this one's is now. Memory is shared until one of them
-    /// writes.
+    /// Returns another session of the same program, whose state begins as this one's is now. Memory is shared until one
+    /// of them writes.
     #[must_use]
     pub fn fork(&self) -> Session {
         let state = self.inner.state.as_ref().map(State::fork);

@@ -17,7 +17,8 @@ pub struct Row {
     pub mapping: String,
     /// What measured it: a device's name, or `predicted` and the part whose time was predicted.
     pub on: String,
-    /// The device's processor with its feature flags, as its driver has them. Empty of a prediction, and where it is not known.
+    /// The device's processor with its feature flags, as its driver has them. Empty of a prediction, and where it is
+    /// not known.
     pub arch: String,
     /// The version of the device's driver. Empty of a prediction, and where it is not known.
     pub driver: String,
@@ -44,9 +45,9 @@ pub const PREDICTED: &str = "predicted";
 /// The format of the file.
 const FORMAT: i64 = 2;
 
-/// The format without processors and drivers. Such a file is read as it is, and becomes one of today's where it is written. Its rows, whose
-/// processor and driver are not known, are chosen from like all others; a search measures what they have again, and each such measurement
-/// takes the place of the row without.
+/// The format without processors and drivers. Such a file is read as it is, and becomes one of today's where it is
+/// written. Its rows, whose processor and driver are not known, are chosen from like all others; a search measures what
+/// they have again, and each such measurement takes the place of the row without.
 const WITHOUT_DRIVERS: i64 = 1;
 
 /// The table of [`FORMAT`].
@@ -143,8 +144,8 @@ impl Database {
         Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)
     }
 
-    /// Keeps a measurement, in place of an earlier one of the same, or of one whose processor and driver are not known. It is in the file
-    /// when this returns.
+    /// Keeps a measurement, in place of an earlier one of the same, or of one whose processor and driver are not known.
+    /// It is in the file when this returns.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -188,8 +189,8 @@ impl Database {
         read().map_err(|e| self.failed(e))
     }
 
-    /// Takes the measurements of another file; of the same measurement, the faster is kept. One whose processor and driver are not known is
-    /// left out where there is one that says them.
+    /// Takes the measurements of another file; of the same measurement, the faster is kept. One whose processor and
+    /// driver are not known is left out where there is one that says them.
     ///
     /// # Errors
     /// A file that cannot be read or written.
@@ -215,8 +216,8 @@ impl Database {
         merge().map_err(|e| self.failed(e))
     }
 
-    /// Chooses the fastest mapping of each product, and of products of which a call was measured the faster of the two. What a device
-    /// measured goes before what was predicted, and of equal times the row whose text is the first.
+    /// Chooses the fastest mapping of each product, and of products of which a call was measured the faster of the two.
+    /// What a device measured goes before what was predicted, and of equal times the row whose text is the first.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -253,7 +254,8 @@ impl Row {
     }
 }
 
-/// Adds a measurement, or puts its time in place of that of the same one where the condition holds; returns how many rows changed.
+/// Adds a measurement, or puts its time in place of that of the same one where the condition holds; returns how many
+/// rows changed.
 fn insert(connection: &Connection, row: &Row, condition: &str) -> Result<usize, rusqlite::Error> {
     connection.execute(
         &format!(

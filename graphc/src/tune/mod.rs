@@ -1,10 +1,12 @@
 //! Tuning: which mapping of a model's products is the fastest where it is measured.
 //!
-//! Before: a graph, and a way to measure a program kernel by kernel (on a device, or predicted). After: a [`Database`] with a
-//! measurement of each candidate. All products of the model are measured at once: in round `i` each takes its `i`-th candidate, and
-//! the model runs as a whole, so that caches hold what they would. What the file has already is not measured again.
+//! Before: a graph, and a way to measure a program kernel by kernel (on a device, or predicted). After: a [`Database`]
+//! with a measurement of each candidate. All products of the model are measured at once: in round `i` each takes its
+//! `i`-th candidate, and the model runs as a whole, so that caches hold what they would. What the file has already is
+//! not measured again.
 //!
-//! A product whose rows the model leaves open is searched for each range of rows, at sizes within the range: see [`products`].
+//! A product whose rows the model leaves open is searched for each range of rows, at sizes within the range: see
+//! [`products`].
 
 pub mod database;
 mod products;
@@ -316,8 +318,8 @@ impl Search<'_> {
         }
     }
 
-    /// Measures the calls of all products at once and asks for other algorithms; later one algorithm of each product. Returns the calls
-    /// while there may be more.
+    /// Measures the calls of all products at once and asks for other algorithms; later one algorithm of each product.
+    /// Returns the calls while there may be more.
     fn round_of_calls(&mut self, calls: Calls, most: usize, measure: &mut dyn Measure) -> Result<Option<Calls>> {
         if !calls.asked {
             self.measure_calls(&calls, measure)?;
@@ -359,7 +361,8 @@ impl Search<'_> {
         Ok(Some(calls))
     }
 
-    /// Measures the calls of all products at once, each by the algorithm that its library chooses, unless all of them are known.
+    /// Measures the calls of all products at once, each by the algorithm that its library chooses, unless all of them
+    /// are known.
     fn measure_calls(&mut self, calls: &Calls, measure: &mut dyn Measure) -> Result<()> {
         let found: Vec<(&String, String)> = (calls.found.iter())
             .map(|called| (&called.product, Engine::call(&called.name, None).to_string()))
@@ -416,8 +419,8 @@ impl Search<'_> {
         sizes
     }
 
-    /// Makes the algorithms candidates that a library offers at all sizes of a product beside the one that it chooses, at most so many of
-    /// each product.
+    /// Makes the algorithms candidates that a library offers at all sizes of a product beside the one that it chooses,
+    /// at most so many of each product.
     fn find_algorithms(&mut self, calls: &Calls, most: usize, measure: &mut dyn Measure) {
         let is_timed = |called: &&Called| {
             let row = Engine::call(&called.name, None).to_string();
@@ -466,8 +469,8 @@ impl Search<'_> {
         all.filter(|pair| !self.known.contains_key(pair)).collect()
     }
 
-    /// Measures one candidate of each of some products at their sizes. Where that fails, halves are tried, until the candidate that is to
-    /// blame stands alone: the compiler may not take it.
+    /// Measures one candidate of each of some products at their sizes. Where that fails, halves are tried, until the
+    /// candidate that is to blame stands alone: the compiler may not take it.
     fn round(&mut self, pairs: &[(String, String)], sizes: &[Bindings], measure: &mut dyn Measure) -> Result<()> {
         let tuning: Tuning = pairs.iter().cloned().collect();
         self.options.plan.tuning = tuning;

@@ -1,9 +1,9 @@
 //! Which products a plan has, and at which sizes of the model each is measured.
 //!
-//! A product whose rows are known is one line of [`tuning::product`], measured at the symbols' hints. One whose rows the model leaves open
-//! is a line for each range of rows ([`tuning::product_in`]), measured at sizes that give its first number of rows and that in the middle.
-//! A convolution that is no product (each channel with a filter of its own), or two launches, has a line and one
-//! candidate, beside which there may be calls.
+//! A product whose rows are known is one line of [`tuning::product`], measured at the symbols' hints. One whose rows
+//! the model leaves open is a line for each range of rows ([`tuning::product_in`]), measured at sizes that give its
+//! first number of rows and that in the middle. A convolution that is no product (each channel with a filter of its
+//! own), or two launches, has a line and one candidate, beside which there may be calls.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ pub struct OfStep {
     pub sizes: Vec<Bindings>,
 }
 
-/// Lists the products of a plan by their steps, and the convolutions. Ranges of rows that no sizes of the model give are
-/// left out.
+/// Lists the products of a plan by their steps, and the convolutions. Ranges of rows that no sizes of the model give
+/// are left out.
 pub fn of_plan(plan: &Plan, convolutions: &[Convolution]) -> Vec<OfStep> {
     let mut found = Vec::new();
     let (symbols, target) = (&plan.symbols, &plan.target);
@@ -127,8 +127,8 @@ pub fn computed(plan: &Plan, convolutions: &[Convolution], sizes: &Bindings) -> 
     all
 }
 
-/// Finds for each step of a plan the same step of another plan that differs in its convolutions alone: one may take more
-/// steps in the one plan than in the other. The steps of convolutions are left out.
+/// Finds for each step of a plan the same step of another plan that differs in its convolutions alone: one may take
+/// more steps in the one plan than in the other. The steps of convolutions are left out.
 pub fn aligned(steps: usize, [ours, theirs]: [&[Convolution]; 2]) -> BTreeMap<StepId, StepId> {
     let mut same = BTreeMap::new();
     let mut convolutions = ours.iter().zip(theirs).peekable();
@@ -160,7 +160,8 @@ pub fn at<'p>(plan: &'p Plan, step: &Step, sizes: &Bindings) -> Option<(&'p Kern
     Some((kernel, line?))
 }
 
-/// Finds sizes of a model at which `rows` is `from` and one and a half times as much, or the next that the model has below twice `from`.
+/// Finds sizes of a model at which `rows` is `from` and one and a half times as much, or the next that the model has
+/// below twice `from`.
 fn sizes_in(plan: &Plan, rows: &Dim, from: i64) -> Vec<Bindings> {
     let mut found: Vec<Bindings> = Vec::new();
     for least in [from, from + from / 2] {
@@ -170,8 +171,8 @@ fn sizes_in(plan: &Plan, rows: &Dim, from: i64) -> Vec<Bindings> {
     found
 }
 
-/// Finds sizes at which `rows` is at least `least` and below `end`: symbol by symbol, from the hints on. A symbol that alone cannot give so
-/// few rows, or so many, is at its bound, and the next one is looked at.
+/// Finds sizes at which `rows` is at least `least` and below `end`: symbol by symbol, from the hints on. A symbol that
+/// alone cannot give so few rows, or so many, is at its bound, and the next one is looked at.
 fn sizes_for(plan: &Plan, rows: &Dim, least: i64, end: i64) -> Option<Bindings> {
     let mut sizes = ir::dim::hints(&plan.symbols);
     let mut mentioned = Vec::new();

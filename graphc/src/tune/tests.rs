@@ -65,7 +65,8 @@ fn times(program: &Program) -> BTreeMap<StepId, f64> {
 /// What the test's clock says of a call, unless told otherwise: faster than every kernel.
 const CALL_MICROS: f64 = 0.5;
 
-/// What measured times depend on is what rows are found by: another driver, feature flag or compiler is another measurement.
+/// What measured times depend on is what rows are found by: another driver, feature flag or compiler is another
+/// measurement.
 #[test]
 fn another_driver_or_feature_flag_is_measured_again() {
     let (_folder, database) = database();
@@ -94,8 +95,8 @@ fn another_driver_or_feature_flag_is_measured_again() {
     }
 }
 
-/// A product whose tiles leave compute units without work in their last round: mappings that share out tiles are measured beside the others,
-/// and the fastest is what the next plan has, its own memory and all.
+/// A product whose tiles leave compute units without work in their last round: mappings that share out tiles are
+/// measured beside the others, and the fastest is what the next plan has, its own memory and all.
 #[test]
 fn shared_tiles_are_measured_beside_plain_ones() {
     let text = "graph @product stage=import {
@@ -520,8 +521,8 @@ fn rows_of(sizes: &Bindings) -> i64 {
     sizes[0]
 }
 
-/// A product of open rows is searched range by range; the mapping that was the fastest in a range is what the plan has there, the call
-/// where it was faster, and the same file gives the same plan.
+/// A product of open rows is searched range by range; the mapping that was the fastest in a range is what the plan has
+/// there, the call where it was faster, and the same file gives the same plan.
 #[test]
 fn open_rows_are_tuned_by_ranges() {
     let graph = ir::graph::parse::parse(OPEN).expect("parses");

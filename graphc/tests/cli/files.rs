@@ -57,7 +57,8 @@ fn limited(p: &Place, kib: u64, args: &[&str]) -> std::process::Output {
 fn what_an_archive_unpacks_to_is_held_against_the_model_first() {
     let p = Place::new();
     let m = p.write("small.gir", SMALL);
-    // 400 MB of zeros in 400 KB: another shape than the input's is refused before it is unpacked, in less memory than that.
+    // 400 MB of zeros in 400 KB: another shape than the input's is refused before it is unpacked, in less memory than
+    // that.
     archive(&p, "bomb.npz", "(100000000,)", 400_000_000);
     let args = ["run", text(&m), "--inputs", "bomb.npz"];
     let said = ["\"x\"", "f32[n, 3]"];
@@ -225,8 +226,8 @@ fn states_are_kept_and_artifacts_remember_them() {
     );
 }
 
-/// A verb's model becomes shorter after its weights were mapped and before its output is written: the output goes to a FIFO that nothing
-/// reads until then.
+/// A verb's model becomes shorter after its weights were mapped and before its output is written: the output goes to a
+/// FIFO that nothing reads until then.
 #[test]
 fn no_verb_writes_what_a_file_that_became_shorter_gives() {
     use std::io::Read;

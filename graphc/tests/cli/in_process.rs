@@ -1,5 +1,6 @@
-//! Verbs that compile or emulate, where ROCm is in the process as on a machine that has it installed: inside the sysroot's own shell,
-//! with compile workers and without, and beside them from outside, through workers. Each with nothing cached and with all of it.
+//! Verbs that compile or emulate, where ROCm is in the process as on a machine that has it installed: inside the
+//! sysroot's own shell, with compile workers and without, and beside them from outside, through workers. Each with
+//! nothing cached and with all of it.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

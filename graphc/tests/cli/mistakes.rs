@@ -1,4 +1,5 @@
-//! Mistakes by the hundred: a command, the exit code, and what the message must name. None aborts, hangs or leaves a file.
+//! Mistakes by the hundred: a command, the exit code, and what the message must name. None aborts, hangs or leaves a
+//! file.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, symlink};

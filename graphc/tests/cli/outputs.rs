@@ -8,7 +8,8 @@ use graphc::arrays;
 
 use crate::place::{Place, SMALL, f32s, text};
 
-/// Makes a device like `/dev/null` (1, 3) or `/dev/full` (1, 7) in the test's own folder; None where that is not allowed.
+/// Makes a device like `/dev/null` (1, 3) or `/dev/full` (1, 7) in the test's own folder; None where that is not
+/// allowed.
 pub fn device(place: &Place, name: &str, major: u32, minor: u32) -> Option<PathBuf> {
     let path = place.path(name);
     let (major, minor) = (major.to_string(), minor.to_string());

@@ -1,4 +1,5 @@
-//! What people read: the graph without its weights, sources that they can compile, explanations, and what an artifact holds.
+//! What people read: the graph without its weights, sources that they can compile, explanations, and what an artifact
+//! holds.
 
 use std::ffi::OsString;
 use std::path::Path;

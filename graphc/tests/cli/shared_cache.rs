@@ -1,4 +1,5 @@
-//! Processes that begin with one empty cache: each kernel is compiled by one of them, and one that dies keeps nothing from the rest.
+//! Processes that begin with one empty cache: each kernel is compiled by one of them, and one that dies keeps nothing
+//! from the rest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use graphc::tune::Database;
 
 use crate::place::{Place, compiler, text};
 
-/// Three products with a choice of tilings: two differ in what follows them. The result of one is read from outside, so that it is no part of
-/// another's kernel.
+/// Three products with a choice of tilings: two differ in what follows them. The result of one is read from outside, so
+/// that it is no part of another's kernel.
 const PRODUCTS: &str = "graph @products stage=import {
   x = input \"x\" : f16[48, 64]
   u = input \"u\" : f16[64, 96]
@@ -125,8 +125,8 @@ fn tuning_measures_each_candidate_once_and_the_best_is_taken() {
     assert_eq!(p.ok(&["tune", "show", text(&merged)]), p.ok(&["tune", "show", file]));
 }
 
-/// A search that is killed at any point keeps every measurement that it made, and goes on from there: at 10 random points, with
-/// `GRAPHC_ALL_KILLS=1` at 200.
+/// A search that is killed at any point keeps every measurement that it made, and goes on from there: at 10 random
+/// points, with `GRAPHC_ALL_KILLS=1` at 200.
 #[test]
 fn a_killed_search_goes_on_where_it_was() {
     let p = Place::new();

@@ -1,5 +1,5 @@
-//! Any text: the parser returns a graph or an error with its place; what it returns verifies or says why, and a graph that
-//! verifies is the same after printing and parsing.
+//! Any text: the parser returns a graph or an error with its place; what it returns verifies or says why, and a graph
+//! that verifies is the same after printing and parsing.
 #![no_main]
 
 use graphc_ir::graph::parse::parse;

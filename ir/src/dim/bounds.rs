@@ -41,7 +41,8 @@ impl Dim {
         sum
     }
 
-    /// Says whether the dim is a sum in which an operation stands alone in a term, so that its operands may cancel others.
+    /// Says whether the dim is a sum in which an operation stands alone in a term, so that its operands may cancel
+    /// others.
     fn has_operations(&self) -> bool {
         let Dim::Poly(p) = self else { return false };
         p.terms.len() > 1
@@ -50,8 +51,8 @@ impl Dim {
                 .any(|(m, _)| matches!(m.as_slice(), [atom] if splits(atom)))
     }
 
-    /// Returns a lower bound. Operations that stand alone in a term are replaced by what bounds them: `k·max(a, b)` by both of its cases,
-    /// `k·div(x, d)` by `k·x/d`.
+    /// Returns a lower bound. Operations that stand alone in a term are replaced by what bounds them: `k·max(a, b)` by
+    /// both of its cases, `k·div(x, d)` by `k·x/d`.
     fn least(&self, symbols: &Symbols, budget: &mut usize) -> Option<i64> {
         let plain = self.plain_bounds(symbols).0;
         *budget = budget.saturating_sub(1);

@@ -1,4 +1,5 @@
-//! Reading dims from files: what is nested too deep is refused while it is read, and what is read is put in canonical form.
+//! Reading dims from files: what is nested too deep is refused while it is read, and what is read is put in canonical
+//! form.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Quotients, remainders, maxima, minima and roots of sizes, in a form in which equal sizes look equal as often as possible.
+//! Quotients, remainders, maxima, minima and roots of sizes, in a form in which equal sizes look equal as often as
+//! possible.
 //!
-//! By a number `d`, a quotient has a dividend whose coefficients are smaller than `d`, whose constant is in `0..d` and whose last term is
-//! positive; a quotient of a quotient is one quotient. So the rows of a strided convolution, `⌊(n − 1)/2⌋ + 1`, and `⌈n/2⌉` are both
-//! `div(n + 1, 2)`.
+//! By a number `d`, a quotient has a dividend whose coefficients are smaller than `d`, whose constant is in `0..d` and
+//! whose last term is positive; a quotient of a quotient is one quotient. So the rows of a strided convolution,
+//! `⌊(n − 1)/2⌋ + 1`, and `⌈n/2⌉` are both `div(n + 1, 2)`.
 
 use super::{Atom, Dim, floor_div, gcd};
 

@@ -1,8 +1,9 @@
 //! Sizes that nodes take as equal although algebra cannot show it: a run checks them.
 //!
-//! `concat up, skip` of `f32[n, 8, 2*div(h, 2)]` and `f32[n, 8, h]` fits wherever `h` is even. [`Graph::add_assuming`] takes the two sizes
-//! as equal: it cuts the one operand to the other's size, which moves no element, and notes the [`Assumption`]. So all that follows sees one
-//! size, and whoever binds sizes finds a run with `h = 7` out, by `crate::plan::requirement`.
+//! `concat up, skip` of `f32[n, 8, 2*div(h, 2)]` and `f32[n, 8, h]` fits wherever `h` is even. [`Graph::add_assuming`]
+//! takes the two sizes as equal: it cuts the one operand to the other's size, which moves no element, and notes the
+//! [`Assumption`]. So all that follows sees one size, and whoever binds sizes finds a run with `h = 7` out, by
+//! `crate::plan::requirement`.
 
 use smallvec::SmallVec;
 
@@ -217,7 +218,8 @@ impl Graph {
         self.push(Op::View(slice), &[value], [ty], origin.clone()).into()
     }
 
-    /// Gives a tensor as many elements as another shape has: the axes that both begin and end with stay, those between are joined and cut.
+    /// Gives a tensor as many elements as another shape has: the axes that both begin and end with stay, those between
+    /// are joined and cut.
     fn regroup(&mut self, value: Value, from: &Shape, to: &Shape, origin: &Origin) -> Option<Value> {
         let least = from.rank().min(to.rank());
         let first = (0..least).take_while(|i| from[*i] == to[*i]).count();

@@ -1,11 +1,11 @@
 //! The computation graph: WHAT is computed.
 //!
-//! Invariant: nodes are in topological order: an operand's node id is smaller than its user's. Nodes are never changed or
-//! removed; a pass builds a new graph from an old one (see `passes::rewrite`). Node ids therefore differ between stages;
-//! what stays is the [`Origin`].
+//! Invariant: nodes are in topological order: an operand's node id is smaller than its user's. Nodes are never changed
+//! or removed; a pass builds a new graph from an old one (see `passes::rewrite`). Node ids therefore differ between
+//! stages; what stays is the [`Origin`].
 //!
-//! Invariant: at [`Stage::Core`] there are no composites but those that kernels take whole (`passes::Keep` says which), and
-//! `Call` appears only there.
+//! Invariant: at [`Stage::Core`] there are no composites but those that kernels take whole (`passes::Keep` says which),
+//! and `Call` appears only there.
 
 pub mod assume;
 pub mod bind;
@@ -143,7 +143,8 @@ pub struct Input {
 pub struct Output {
     pub name: String,
     pub value: Value,
-    /// The value is a condition (a bool scalar), no result: a run in which it is false fails with the name as its message.
+    /// The value is a condition (a bool scalar), no result: a run in which it is false fails with the name as its
+    /// message.
     pub check: bool,
 }
 

@@ -64,8 +64,8 @@ pub enum Op {
     },
     /// Results: values and `i64` indices of the `k` first along `axis`, ties by lower index. NaN counts as the largest.
     TopK { axis: usize, k: Dim, largest: bool },
-    /// Counter-based random numbers (Philox 4x32-10, element index as the counter): the same on every device. The formulas
-    /// are in `eval::random`.
+    /// Counter-based random numbers (Philox 4x32-10, element index as the counter): the same on every device. The
+    /// formulas are in `eval::random`.
     Random {
         kind: RandomKind,
         shape: Shape,
@@ -85,7 +85,8 @@ pub enum Elementwise {
     Binary(BinaryOp),
     /// Operands: bool condition, value if true, value if false.
     Select,
-    /// Conversion: floats round to nearest even, float → int truncates and saturates (NaN gives 0), number → bool is `!= 0`.
+    /// Conversion: floats round to nearest even, float → int truncates and saturates (NaN gives 0), number → bool is
+    /// `!= 0`.
     Cast(DType),
 }
 
@@ -401,8 +402,8 @@ pub enum PoolKind {
     },
 }
 
-/// Members of the gather family. Negative indices count from the end. Here an index out of range is clamped; front ends refuse
-/// constant ones, and `passes::check_indices` has runs fail that are given one.
+/// Members of the gather family. Negative indices count from the end. Here an index out of range is clamped; front ends
+/// refuse constant ones, and `passes::check_indices` has runs fail that are given one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Gather {
     /// NumPy's `take`: the axis is replaced by the dims of the indices (ONNX `Gather`).
@@ -459,13 +460,14 @@ pub enum Composite {
     LogSoftmax {
         axis: usize,
     },
-    /// Over axes `axis..`: `(x − mean) / √(var + ε)`, then `· scale + bias`. Operands: x, optional scale, optional bias,
-    /// both of shape `x.shape[axis..]`. Statistics in f32 at least.
+    /// Over axes `axis..`: `(x − mean) / √(var + ε)`, then `· scale + bias`. Operands: x, optional scale, optional
+    /// bias, both of shape `x.shape[axis..]`. Statistics in f32 at least.
     LayerNorm {
         axis: usize,
         epsilon: Number,
     },
-    /// Over axes `axis..`: `x / √(mean(x²) + ε)`, then `· scale`. Operands: x, optional scale of shape `x.shape[axis..]`.
+    /// Over axes `axis..`: `x / √(mean(x²) + ε)`, then `· scale`. Operands: x, optional scale of shape
+    /// `x.shape[axis..]`.
     RmsNorm {
         axis: usize,
         epsilon: Number,
@@ -482,9 +484,9 @@ pub enum Composite {
         epsilon: Number,
     },
     /// Scaled dot-product attention. Operands: q `[B, H, S, D]`, k `[B, Hkv, T, D]`, v `[B, Hkv, T, Dv]` and, with
-    /// `mask`, one broadcastable to `[B, H, S, T]`: float is added to the scores, bool keeps where true. With `scales`, the
-    /// last is broadcastable to the same, of f32 or f64: scores are multiplied by it before a mask is added, as keys that
-    /// are stored with scales of their own ask for. `Hkv` divides `H`. Result `[B, H, S, Dv]`.
+    /// `mask`, one broadcastable to `[B, H, S, T]`: float is added to the scores, bool keeps where true. With `scales`,
+    /// the last is broadcastable to the same, of f32 or f64: scores are multiplied by it before a mask is added, as
+    /// keys that are stored with scales of their own ask for. `Hkv` divides `H`. Result `[B, H, S, Dv]`.
     Attention {
         scale: Number,
         causal: bool,

@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! Attributes that have their usual value, or that the result type says already (`cast`, `reshape`, a contraction's `out`),
-//! are left out. A constant is `[…]`, `splat(…)` or `hex"…"`, whichever is the shortest that keeps every bit.
+//! Attributes that have their usual value, or that the result type says already (`cast`, `reshape`, a contraction's
+//! `out`), are left out. A constant is `[…]`, `splat(…)` or `hex"…"`, whichever is the shortest that keeps every bit.
 
 use std::fmt::{self, Write as _};
 

@@ -1,7 +1,7 @@
 //! Recurrent layers: what a step of one direction of a layer computes.
 //!
-//! The products of all inputs are made before, at once; a step adds the products of the state. Gates lie side by side, in
-//! ONNX's order.
+//! The products of all inputs are made before, at once; a step adds the products of the state. Gates lie side by side,
+//! in ONNX's order.
 //!
 //! | cell | gates of a row | a step |
 //! |---|---|---|
@@ -18,11 +18,11 @@ use super::op::Number;
 
 /// One direction of a recurrent layer.
 ///
-/// Operands, in order: the inputs' products `[T, B, G·H]` with all biases but the one named below, the recurrent weights
-/// `[G·H, H]`, the first hidden state `[B, H]`; of an LSTM the first cell state `[B, H]`; of a GRU that resets after the
-/// product its bias `[H]`; with `peepholes` those of i, o and f `[3·H]`; with `lengths` the steps of each row `[B]`, as
-/// `i64`. The result is the hidden state of each step, `[T, B, H]`, or with `states` each hidden state followed by the cell
-/// state, `[T, B, 2·H]`. Steps beyond a row's length leave its state alone, and their result is 0.
+/// Operands, in order: the inputs' products `[T, B, G·H]` with all biases but the one named below, the recurrent
+/// weights `[G·H, H]`, the first hidden state `[B, H]`; of an LSTM the first cell state `[B, H]`; of a GRU that resets
+/// after the product its bias `[H]`; with `peepholes` those of i, o and f `[3·H]`; with `lengths` the steps of each row
+/// `[B]`, as `i64`. The result is the hidden state of each step, `[T, B, H]`, or with `states` each hidden state
+/// followed by the cell state, `[T, B, 2·H]`. Steps beyond a row's length leave its state alone, and their result is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Recurrent {
     pub cell: Cell,

@@ -122,8 +122,8 @@ impl Graph {
 /// Checks a graph.
 ///
 /// # Errors
-/// Every error found: operands that come later, types that inference does not give, ops of another stage, names that occur
-/// twice, constants whose bytes do not fill their type, and symbols that nothing declares or binds.
+/// Every error found: operands that come later, types that inference does not give, ops of another stage, names that
+/// occur twice, constants whose bytes do not fill their type, and symbols that nothing declares or binds.
 pub fn verify(graph: &Graph) -> Result<(), InvalidGraph> {
     let mut errors = Vec::new();
     symbols(graph, &mut errors);

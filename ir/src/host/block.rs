@@ -1,10 +1,11 @@
 //! Block programs: expressions compiled to instructions over up to a thousand points at a time.
 //!
-//! A block is `rows × cols` points of two loop dims (row-major lanes); all other dims are fixed while it runs. A register
-//! holds one value for the whole block (*uniform*) or one a lane, in one of four classes: f32 (all narrow floats too),
-//! f64, i64 (all integers, wrapped to their width) and bool. Loads with unit stride and the register's own type are used in
-//! place; the rest is gathered. `Select` keeps its laziness: where the condition is an affine range, each branch runs on the
-//! lanes that take it; else both run with indices clamped to the buffer, and the lanes are blended.
+//! A block is `rows × cols` points of two loop dims (row-major lanes); all other dims are fixed while it runs. A
+//! register holds one value for the whole block (*uniform*) or one a lane, in one of four classes: f32 (all narrow
+//! floats too), f64, i64 (all integers, wrapped to their width) and bool. Loads with unit stride and the register's own
+//! type are used in place; the rest is gathered. `Select` keeps its laziness: where the condition is an affine range,
+//! each branch runs on the lanes that take it; else both run with indices clamped to the buffer, and the lanes are
+//! blended.
 
 use super::affine::Affine;
 use super::product::StageOp;
@@ -77,13 +78,15 @@ pub struct Addr {
     pub check: bool,
 }
 
-/// A term of an address that lies in a buffer of `i64`: of some loop positions alone, the same for all columns or one a column.
+/// A term of an address that lies in a buffer of `i64`: of some loop positions alone, the same for all columns or one a
+/// column.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub param: usize,
     /// The element, which is inside at every point.
     pub form: Affine,
-    /// Steps to the element of the next row and the next column. A step of columns is 0 or 1, and 1 of one table at most.
+    /// Steps to the element of the next row and the next column. A step of columns is 0 or 1, and 1 of one table at
+    /// most.
     pub row: i64,
     pub col: i64,
 }

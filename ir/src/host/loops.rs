@@ -1,9 +1,10 @@
 //! Loops over block programs: pointwise trees, index maps, reductions, norms, gathers and scatters.
 //!
-//! Two ways through the points. *By columns*: blocks of up to a thousand points, vectorised along the innermost dim; a fold steps through
-//! its points and accumulates a block at a time. *By rows*, where the folded axis is the contiguous one: each fold and
-//! store is vectorised along its own axis, one point at a time, or several where rows are short: a block then has the
-//! rows of some points, and what is one number a point is spread over its row where it is read there.
+//! Two ways through the points. *By columns*: blocks of up to a thousand points, vectorised along the innermost dim; a
+//! fold steps through its points and accumulates a block at a time. *By rows*, where the folded axis is the contiguous
+//! one: each fold and store is vectorised along its own axis, one point at a time, or several where rows are short: a
+//! block then has the rows of some points, and what is one number a point is spread over its row where it is read
+//! there.
 
 use super::block::{Class, Program};
 use crate::kernel::VarId;

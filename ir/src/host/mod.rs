@@ -1,9 +1,10 @@
 //! What the CPU runs: kernels lowered for one set of sizes.
 //!
-//! Before: a [`Kernel`], sizes for its symbols, the constants behind its parameters. After: a [`HostKernel`], pieces that run one after
-//! another: products, convolutions, attention, rows, pools, copies by their numeric kernels, everything else as loops over block programs.
-//! Every place of a piece is a form over loop positions that the lowering showed to be inside its buffer, or that is looked at when it
-//! runs. Plain data: the lowering knows no device, and who runs it knows no expression.
+//! Before: a [`Kernel`], sizes for its symbols, the constants behind its parameters. After: a [`HostKernel`], pieces
+//! that run one after another: products, convolutions, attention, rows, pools, copies by their numeric kernels,
+//! everything else as loops over block programs. Every place of a piece is a form over loop positions that the lowering
+//! showed to be inside its buffer, or that is looked at when it runs. Plain data: the lowering knows no device, and who
+//! runs it knows no expression.
 //!
 //! It is made where a program is loaded, and is not part of an artifact: a file is not relied on for places in memory.
 
@@ -30,7 +31,8 @@ pub struct HostKernel {
     pub pieces: Vec<Piece>,
     /// Memory that pieces pass to one another: parameters after the kernel's own.
     pub temporaries: Vec<Temporary>,
-    /// For each of the kernel's parameters whether its buffer is read as it lies; a constant that is only read packed is not.
+    /// For each of the kernel's parameters whether its buffer is read as it lies; a constant that is only read packed
+    /// is not.
     pub raw: Vec<bool>,
 }
 
@@ -80,7 +82,8 @@ pub trait Lowering: Send + Sync {
     /// Lowers a kernel.
     ///
     /// # Errors
-    /// A size that does not evaluate, an access that is certain to leave its buffer, or a body that the CPU does not run.
+    /// A size that does not evaluate, an access that is certain to leave its buffer, or a body that the CPU does not
+    /// run.
     fn lower(&self, kernel: &Kernel, setting: &Setting<'_>) -> Result<HostKernel, LowerError>;
 }
 

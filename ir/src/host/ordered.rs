@@ -28,7 +28,8 @@ pub struct Scan {
     pub dtype: DType,
     pub exclusive: bool,
     pub reverse: bool,
-    /// Blocks are some of the points beside each other, which are walked along the axis together: the columns of `points`.
+    /// Blocks are some of the points beside each other, which are walked along the axis together: the columns of
+    /// `points`.
     pub across: bool,
 }
 

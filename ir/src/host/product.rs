@@ -1,7 +1,7 @@
 //! Matrix products and convolutions, of floats and of 8-bit integers, with what follows them.
 //!
-//! What follows a product is taken apart: a constant factor, a bias per column, a residual and a ReLU or clip are the product's own; what
-//! is left runs as a block program on each finished tile.
+//! What follows a product is taken apart: a constant factor, a bias per column, a residual and a ReLU or clip are the
+//! product's own; what is left runs as a block program on each finished tile.
 
 use std::sync::Arc;
 
@@ -55,7 +55,8 @@ pub enum Activation {
     Clip(f32, f32),
 }
 
-/// What is done to finished values in registers: `activation(acc * scale + bias + residual)`, then a program on each tile.
+/// What is done to finished values in registers: `activation(acc * scale + bias + residual)`, then a program on each
+/// tile.
 #[derive(Clone, Debug)]
 pub struct Epilogue<R> {
     pub scale: f32,
@@ -67,7 +68,8 @@ pub struct Epilogue<R> {
     pub program: Option<Program>,
 }
 
-/// Where tiles are: dims of their rows and columns, if these have more than one position, and the other dims' positions.
+/// Where tiles are: dims of their rows and columns, if these have more than one position, and the other dims'
+/// positions.
 #[derive(Clone, Debug)]
 pub struct Tiles {
     pub dims: TileDims,
@@ -86,7 +88,8 @@ pub struct TileDims {
     pub entries: bool,
 }
 
-/// Matrix products of several entries: the last of the `m`, `n` and `k` dims are the matrix, all others entries by table.
+/// Matrix products of several entries: the last of the `m`, `n` and `k` dims are the matrix, all others entries by
+/// table.
 #[derive(Clone, Debug)]
 pub struct Gemm {
     pub entries: usize,
@@ -124,7 +127,8 @@ pub struct Matrix {
     pub table: Vec<isize>,
 }
 
-/// Numbers of a matrix that is stored quantised: that of row `r` and column `c` is element `base + r·row + c·col` of the constant.
+/// Numbers of a matrix that is stored quantised: that of row `r` and column `c` is element `base + r·row + c·col` of
+/// the constant.
 #[derive(Clone, Debug)]
 pub struct QuantisedMatrix {
     /// 4, two to a byte with the first in the low bits, or 8.

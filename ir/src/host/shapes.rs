@@ -55,8 +55,8 @@ pub struct Pool {
 pub enum PoolKind {
     /// A window that lies in padding only gives -inf.
     Max,
-    /// Divides by the number of elements in the window; `include_pad` counts those in padding (not those that rounding up
-    /// adds past the padding) too.
+    /// Divides by the number of elements in the window; `include_pad` counts those in padding (not those that rounding
+    /// up adds past the padding) too.
     Average { include_pad: bool },
 }
 

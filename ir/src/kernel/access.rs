@@ -1,8 +1,8 @@
 //! How an index moves along an axis: strides, contiguity and alignment, as provable facts.
 //!
 //! An axis is walked in *groups* of `width` neighbours that start at multiples of `width`. [`Motions`] say how an
-//! expression moves inside a group and what divides it at the group's start, so that whoever maps a kernel and whoever prints it
-//! agree on which accesses are one wide one.
+//! expression moves inside a group and what divides it at the group's start, so that whoever maps a kernel and whoever
+//! prints it agree on which accesses are one wide one.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,8 @@ impl Motion {
     }
 }
 
-/// How the expressions of a kernel move along one axis in groups of one width. Each is looked at once, however many share it.
+/// How the expressions of a kernel move along one axis in groups of one width. Each is looked at once, however many
+/// share it.
 pub struct Motions<'a> {
     kernel: &'a Kernel,
     symbols: &'a Symbols,
@@ -87,8 +88,8 @@ impl<'a> Motions<'a> {
         self.known[e.index()].as_ref().is_some_and(|k| k.fixed)
     }
 
-    /// Says whether a condition is the same for the whole of each group: it is fixed, or compares positions with what no group
-    /// straddles.
+    /// Says whether a condition is the same for the whole of each group: it is fixed, or compares positions with what
+    /// no group straddles.
     pub fn is_uniform(&mut self, condition: ExprId) -> bool {
         if self.is_fixed(condition) {
             return true;
@@ -106,8 +107,8 @@ impl<'a> Motions<'a> {
         }
     }
 
-    /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at fixed
-    /// positions.
+    /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at
+    /// fixed positions.
     pub fn is_shared(&mut self, e: ExprId) -> bool {
         let (mut stack, mut seen) = (vec![e], HashSet::new());
         while let Some(e) = stack.pop() {
@@ -243,8 +244,8 @@ pub fn along(kernel: &Kernel, symbols: &Symbols, e: ExprId, axis: AxisId, width:
     Motions::new(kernel, symbols, axis, width).of(e).cloned()
 }
 
-/// Returns the loads that happen at every point at which some statements are executed, whatever the data are: those in a branch of a
-/// select are not among them.
+/// Returns the loads that happen at every point at which some statements are executed, whatever the data are: those in
+/// a branch of a select are not among them.
 pub fn unconditional_loads(kernel: &Kernel, stmts: &[Stmt]) -> Vec<ExprId> {
     let mut always = vec![false; kernel.exprs.len()];
     for s in stmts {

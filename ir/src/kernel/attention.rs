@@ -25,7 +25,8 @@ pub struct AttentionBody {
     pub score: ExprId,
     pub weights: Weights,
     pub out: VarId,
-    /// Set where the kernel has a part of the keys, whose outputs another kernel brings together with those of the other parts.
+    /// Set where the kernel has a part of the keys, whose outputs another kernel brings together with those of the
+    /// other parts.
     pub row_weights: Option<RowWeights>,
     /// Lets and stores over `batch`, `q`, `dv`.
     pub epilogue: Vec<Stmt>,
@@ -38,14 +39,16 @@ pub struct AttentionBody {
 pub enum Weights {
     /// Their softmax over `k`: attention.
     Softmax,
-    /// Themselves: two products, `f(X · A) · B`, with the first's results in registers. Rows of `X` are the queries, `k` is the axis
-    /// between the products, and `f` the score. No range of it is left out, and its parts are sums alone.
+    /// Themselves: two products, `f(X · A) · B`, with the first's results in registers. Rows of `X` are the queries,
+    /// `k` is the axis between the products, and `f` the score. No range of it is left out, and its parts are sums
+    /// alone.
     Scores,
 }
 
-/// The weights of a row's keys, in `f32`: `largest` is about the largest score, minus infinity where all keys are masked, and `total`
-/// is `Σ_k exp(score - largest)`. A GPU kernel may leave `largest` behind by a little, so that fewer sums are scaled again. They are
-/// two numbers because a large score leaves no digits to the logarithm of the total.
+/// The weights of a row's keys, in `f32`: `largest` is about the largest score, minus infinity where all keys are
+/// masked, and `total` is `Σ_k exp(score - largest)`. A GPU kernel may leave `largest` behind by a little, so that
+/// fewer sums are scaled again. They are two numbers because a large score leaves no digits to the logarithm of the
+/// total.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowWeights {
     pub largest: VarId,
@@ -61,8 +64,8 @@ impl RowWeights {
 
 /// The keys that a query can see: `first ≤ k < end`. The score hides every other key; it may hide some of these too.
 ///
-/// This says nothing that the score does not say. A causal mask, a sliding window and the length of a sequence each bound the range.
-/// Bounds may lie outside of the keys, and a range may be empty.
+/// This says nothing that the score does not say. A causal mask, a sliding window and the length of a sequence each
+/// bound the range. Bounds may lie outside of the keys, and a range may be empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct KeyRange {
     /// In `i64`, over `batch` and `q`; it never falls as `q` grows. `None` is 0.
@@ -71,8 +74,9 @@ pub struct KeyRange {
     pub end: Option<ExprId>,
     /// The score of the keys in the range, over `batch`, `q`, `k`: without the conditions that hold for all of them.
     pub inside: ExprId,
-    /// Set where other keys score a very negative finite number, not minus infinity: whether a query, over `batch` and `q`, sees nothing
-    /// at all. It weighs the keys that are hidden, so none of them is skipped for it. Of a part of the keys, no key of any part is seen.
+    /// Set where other keys score a very negative finite number, not minus infinity: whether a query, over `batch` and
+    /// `q`, sees nothing at all. It weighs the keys that are hidden, so none of them is skipped for it. Of a part of
+    /// the keys, no key of any part is seen.
     pub nothing: Option<ExprId>,
 }
 

@@ -1,11 +1,13 @@
 //! Whether a kernel's accesses stay inside its buffers, at one set of sizes.
 //!
-//! Sizes are numbers here, so that a proof is interval arithmetic: an index is a sum of `coefficient · atom` ([`form`]), an
-//! atom (an axis, a quotient, a clamp) has an interval, and the conditions of the selects around a load bound sums of atoms
-//! further. Whoever binds sizes asks once for each kernel. What cannot be proved (positions that data decides and nothing clamps)
-//! is listed: an engine that does not look at each index when it runs must refuse such a kernel.
+//! Sizes are numbers here, so that a proof is interval arithmetic: an index is a sum of `coefficient · atom`
+//! ([`form`]), an atom (an axis, a quotient, a clamp) has an interval, and the conditions of the selects around a load
+//! bound sums of atoms further. Whoever binds sizes asks once for each kernel. What cannot be proved (positions that
+//! data decides and nothing clamps) is listed: an engine that does not look at each index when it runs must refuse such
+//! a kernel.
 //!
-//! Nothing that a plan's file says of itself is relied on but the kernel's own text: facts that restate it are compared with it.
+//! Nothing that a plan's file says of itself is relied on but the kernel's own text: facts that restate it are compared
+//! with it.
 
 mod form;
 mod roots;

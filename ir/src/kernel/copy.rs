@@ -7,7 +7,8 @@ use crate::dim::Dim;
 
 /// Loops that load an element and store it, and nothing else: slices, transposes, parts of a concat.
 ///
-/// It computes what its loops compute. What it adds is where the elements are, so that a device may move them in runs and tiles.
+/// It computes what its loops compute. What it adds is where the elements are, so that a device may move them in runs
+/// and tiles.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct CopyBody {
     /// One store, of one load.

@@ -1,8 +1,8 @@
 //! What a kernel means: a slow, plain interpreter of every body over host buffers.
 //!
-//! Arithmetic is that of [`graph::eval`](crate::graph::eval): `f64` for floats, rounded by `Cast` and by what is stored;
-//! `i64` wrapping to the type's width for integers. The mapping is not looked at. Lowering is tested by this, without a
-//! device.
+//! Arithmetic is that of [`graph::eval`](crate::graph::eval): `f64` for floats, rounded by `Cast` and by what is
+//! stored; `i64` wrapping to the type's width for integers. The mapping is not looked at. Lowering is tested by this,
+//! without a device.
 
 mod recurrent;
 
@@ -84,7 +84,8 @@ pub fn evaluate_some(
 pub enum Products {
     /// Every number counts.
     Exact,
-    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 2 read them, and those of f16 its dot instructions.
+    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 2 read them, and those of f16
+    /// its dot instructions.
     Flushed,
 }
 
@@ -679,7 +680,8 @@ fn least_that_counts(kernel: &Kernel, products: Products) -> f64 {
     }
 }
 
-/// Says whether lanes multiply pairs of f16 by dot instructions. Those of quantised weights and of rows that are folded beside are widened.
+/// Says whether lanes multiply pairs of f16 by dot instructions. Those of quantised weights and of rows that are folded
+/// beside are widened.
 fn by_dots(kernel: &Kernel, tiling: &GemvTiling, body: &ContractBody) -> bool {
     let is_half = |operand: &Operand| operand.element(&kernel.exprs) == DType::F16;
     let is_unpacked = body.rhs.access.is_some_and(|access| access.unpacking.is_some());

@@ -6,7 +6,8 @@ use super::{AttentionOrder, Fetch};
 
 /// How workgroups compute attention by multiply-adds of the lanes, in f32 whatever the operands' types.
 ///
-/// Neighbouring lanes share a row of queries, each with its part of the width of keys and of values; tiles of both go through LDS.
+/// Neighbouring lanes share a row of queries, each with its part of the width of keys and of values; tiles of both go
+/// through LDS.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct FlashLanes {
     /// Waves of a workgroup.

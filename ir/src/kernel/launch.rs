@@ -198,7 +198,8 @@ impl Kernel {
         }
     }
 
-    /// How many workgroups a compute unit should have room for at least, by which a compiler shares out registers; `None` leaves that to it.
+    /// How many workgroups a compute unit should have room for at least, by which a compiler shares out registers;
+    /// `None` leaves that to it.
     pub fn resident_workgroups(&self) -> Option<u32> {
         match (&self.mapping, &self.body) {
             (Mapping::Matrix(tiling), _) => tiling.resident,
@@ -208,7 +209,8 @@ impl Kernel {
             },
             (Mapping::Rows { resident, .. }, _) => *resident,
             (Mapping::Strips(strips), _) => strips.resident,
-            // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
+            // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some
+            // conditions of a square.
             (_, Body::Transform(_)) => Some(1),
             _ => None,
         }
@@ -250,8 +252,8 @@ impl Kernel {
         }
     }
 
-    /// The arguments of a launch, each 8 bytes: the address of every parameter's buffer, then the value of every size that is
-    /// an argument. This is the order of the signature that `codegen_hip` prints.
+    /// The arguments of a launch, each 8 bytes: the address of every parameter's buffer, then the value of every size
+    /// that is an argument. This is the order of the signature that `codegen_hip` prints.
     ///
     /// # Errors
     /// A size that is not bound.

@@ -89,8 +89,8 @@ pub enum LimitError {
     },
 }
 
-/// Checks a kernel that [`super::verify::verify`] passes against what the target has: LDS, threads and registers of every mapping, and what
-/// single mappings ask for beside.
+/// Checks a kernel that [`super::verify::verify`] passes against what the target has: LDS, threads and registers of
+/// every mapping, and what single mappings ask for beside.
 ///
 /// # Errors
 /// Every limit that is exceeded, every wide access that is not proved.
@@ -223,7 +223,8 @@ fn of_mapping(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitE
     errors
 }
 
-/// Says whether the tiles of an operand can be loaded straight to LDS: whole accesses, which reads turn where they do not lie along k.
+/// Says whether the tiles of an operand can be loaded straight to LDS: whole accesses, which reads turn where they do
+/// not lie along k.
 pub fn goes_straight(tiling: &Tiling, fetch: Fetch, target: &Target) -> bool {
     let bits = tiling.instruction.input.bits();
     let whole = target.direct_bytes > 0 && (fetch.width * bits / 8).is_multiple_of(target.direct_bytes);
@@ -392,8 +393,8 @@ fn transposed(kernel: &Kernel, symbols: &Symbols, (axis, width): (AxisId, u32), 
     errors
 }
 
-/// The wide accesses of an attention that are not proved: of queries, keys and values, whose rows and depth are `value`, and of the
-/// results.
+/// The wide accesses of an attention that are not proved: of queries, keys and values, whose rows and depth are
+/// `value`, and of the results.
 fn flash_accesses(
     kernel: &Kernel,
     symbols: &Symbols,
@@ -430,9 +431,9 @@ fn flash_accesses(
     errors
 }
 
-/// Returns how many neighbours of an operand along `axis` can be read by one access: a power of two that divides the axis, whose
-/// groups lie side by side in memory from a multiple of their width, and are guarded and unpacked alike. 1 where nothing more is
-/// known.
+/// Returns how many neighbours of an operand along `axis` can be read by one access: a power of two that divides the
+/// axis, whose groups lie side by side in memory from a multiple of their width, and are guarded and unpacked alike. 1
+/// where nothing more is known.
 pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis: AxisId) -> u32 {
     let Some(access) = operand.access else { return 1 };
     let dtype = kernel.params[access.param].dtype;
@@ -466,8 +467,8 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
     width
 }
 
-/// Says whether the elements of each step of `width` along `k`, from the first on, are unpacked by one scale and one zero point: the axes
-/// are walked as one, of which the last moves fastest.
+/// Says whether the elements of each step of `width` along `k`, from the first on, are unpacked by one scale and one
+/// zero point: the axes are walked as one, of which the last moves fastest.
 pub fn unpacks_alike(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &[AxisId], width: u32) -> bool {
     let (Some(unpacking), Some(&axis)) = (operand.unpacking(), k.last()) else {
         return false;
@@ -488,8 +489,8 @@ pub struct Scales {
     pub bits: u32,
 }
 
-/// Returns where an operand's scales lie, if they are floats that are loaded as they are, and its zero points, if it has
-/// some, integers of its own type of four bits.
+/// Returns where an operand's scales lie, if they are floats that are loaded as they are, and its zero points, if it
+/// has some, integers of its own type of four bits.
 pub fn scales(kernel: &Kernel, operand: &Operand) -> Option<Scales> {
     let (access, unpacking) = (operand.access?, operand.unpacking()?);
     let loaded = |e: ExprId| match kernel.exprs[e] {
@@ -553,8 +554,9 @@ pub fn stream_pack(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> O
     })
 }
 
-/// Returns the depth of a contraction whose weights can be asked for before the launch before is done ([`GemvTiling::early`]): they are
-/// read as they are, `width` neighbours in one access, of one product along one axis of known size.
+/// Returns the depth of a contraction whose weights can be asked for before the launch before is done
+/// ([`GemvTiling::early`]): they are read as they are, `width` neighbours in one access, of one product along one axis
+/// of known size.
 ///
 /// [`GemvTiling::early`]: super::GemvTiling::early
 pub fn early_depth(kernel: &Kernel, body: &ContractBody, width: u32) -> Option<i64> {
@@ -571,7 +573,8 @@ pub fn early_depth(kernel: &Kernel, body: &ContractBody, width: u32) -> Option<i
     }
 }
 
-/// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.
+/// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every
+/// stored type.
 pub fn widest_store(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> u32 {
     let stored = body
         .columns()

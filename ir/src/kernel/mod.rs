@@ -1,8 +1,8 @@
 //! Kernels: what one launch computes.
 //!
-//! A kernel is a body over axes. Expressions are pure and hash-consed in one table; statements have the effects. The body
-//! says WHAT is computed per point of the axes; the [`Mapping`] says how the points are spread over threads. Codegen prints
-//! both and decides nothing; the CPU device reads the body and spreads it its own way.
+//! A kernel is a body over axes. Expressions are pure and hash-consed in one table; statements have the effects. The
+//! body says WHAT is computed per point of the axes; the [`Mapping`] says how the points are spread over threads.
+//! Codegen prints both and decides nothing; the CPU device reads the body and spreads it its own way.
 //!
 //! Index arithmetic is `i64`. A [`Expr::Load`]'s index is an element offset into the parameter.
 //!
@@ -82,8 +82,8 @@ pub struct Kernel {
     pub vars: Table<VarId, DType>,
     pub body: Body,
     pub mapping: Mapping,
-    /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`); where launches share the
-    /// kernel, those of the first.
+    /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`); where launches share
+    /// the kernel, those of the first.
     pub origins: Vec<String>,
 }
 
@@ -206,8 +206,8 @@ impl Expr {
 pub enum Stmt {
     /// Names a value that is computed once per point.
     Let { var: VarId, value: ExprId },
-    /// Folds `value` over `axes` (row-major order of the list) into `var`. `Mean` does not occur. `ArgMax`/`ArgMin` fold to
-    /// the `i64` position over the axes.
+    /// Folds `value` over `axes` (row-major order of the list) into `var`. `Mean` does not occur. `ArgMax`/`ArgMin`
+    /// fold to the `i64` position over the axes.
     Fold {
         var: VarId,
         op: ReduceOp,
@@ -252,7 +252,8 @@ pub enum Body {
 
 /// For each point of `parallel` (independent of each other, row-major): the statements in order.
 ///
-/// Pointwise kernels have stores only; a [`RowBody`] folds over a row and may then store over it, a [`WindowBody`] folds over a window.
+/// Pointwise kernels have stores only; a [`RowBody`] folds over a row and may then store over it, a [`WindowBody`]
+/// folds over a window.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Loops {
     pub parallel: Vec<AxisId>,
@@ -261,9 +262,9 @@ pub struct Loops {
 
 /// For each point of `batch`, `m` and `n`: `acc = Σ_k lhs · rhs`, then the epilogue.
 ///
-/// `lhs` is over `batch`, `m`, `k`; `rhs` over `batch`, `n`, `k`. Each of `m`, `n`, `k` may be several axes (row-major): a
-/// convolution is the contraction with `m` = image and pixel, `n` = filter, `k` = window and channel, whose `lhs` is a
-/// guarded load.
+/// `lhs` is over `batch`, `m`, `k`; `rhs` over `batch`, `n`, `k`. Each of `m`, `n`, `k` may be several axes
+/// (row-major): a convolution is the contraction with `m` = image and pixel, `n` = filter, `k` = window and channel,
+/// whose `lhs` is a guarded load.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ContractBody {
     pub batch: Vec<AxisId>,
@@ -287,7 +288,8 @@ pub struct ContractBody {
 /// Columns that an epilogue takes two at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Pair {
-    /// The number of the pair, half as many as the innermost axis of `n` has points: it stands for that axis in the epilogue.
+    /// The number of the pair, half as many as the innermost axis of `n` has points: it stands for that axis in the
+    /// epilogue.
     pub axis: AxisId,
     /// The sum of the pair's second column; [`ContractBody::acc`] is the first's.
     pub second: VarId,
@@ -339,7 +341,8 @@ pub struct ConvFacts {
     pub output_size: Vec<Dim>,
     /// What is read outside of the input.
     pub pad_value: i64,
-    /// A transposed convolution, whose filters are `[channels, filters / groups, window]`. Only kernels for the CPU say so.
+    /// A transposed convolution, whose filters are `[channels, filters / groups, window]`. Only kernels for the CPU say
+    /// so.
     pub transposed: bool,
 }
 
@@ -375,23 +378,23 @@ pub struct SortBody {
 
 /// How the points of a body are spread over a GPU's threads; `Host` leaves it to the CPU device.
 ///
-/// Grids are given before they are cut to what a launch may have ([`Kernel::launch_size`]): kernels stride over the grid, so a
-/// smaller one computes the same.
+/// Grids are given before they are cut to what a launch may have ([`Kernel::launch_size`]): kernels stride over the
+/// grid, so a smaller one computes the same.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Mapping {
     Host,
-    /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body updates, scans, sorts or
-    /// folds; of a transform it divides the axis's extent); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
-    /// with their row.
-    /// Grid: x = ceil(Π outer · ceil(last / vector) / block).
+    /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body updates, scans,
+    /// sorts or folds; of a transform it divides the axis's extent); `block` threads a workgroup. Without outer axes
+    /// the last thread's group may be cut short; with them, groups end with their row. Grid: x = ceil(Π outer ·
+    /// ceil(last / vector) / block).
     Threads {
         block: u32,
         vector: u32,
     },
-    /// Each thread takes the windows of `vector` neighbours along the last parallel axis of a [`WindowBody`], along which windows do
-    /// not move and whose extent `vector` divides; `block` threads a workgroup. The taps that are inside are bounded once; with
-    /// `unroll`, a window that is inside as a whole has all its taps read at once, and the others' are walked one by one. Grid: as
-    /// for `Threads`.
+    /// Each thread takes the windows of `vector` neighbours along the last parallel axis of a [`WindowBody`], along
+    /// which windows do not move and whose extent `vector` divides; `block` threads a workgroup. The taps that are
+    /// inside are bounded once; with `unroll`, a window that is inside as a whole has all its taps read at once, and
+    /// the others' are walked one by one. Grid: as for `Threads`.
     Windows {
         block: u32,
         vector: u32,
@@ -401,20 +404,21 @@ pub enum Mapping {
     /// Grid: x = ceil(Π ceil(extent / a thread's outputs along the axis) / block), over the parallel axes.
     Strips(Strips),
     /// Each group of `lanes` threads (a power of two, at most a wave) takes one point and shares its folds; `block`
-    /// threads a workgroup, a multiple of `lanes`. The folded axes are walked `vector` at a time, which divides the innermost
-    /// one's extent. Grid: x = ceil(points · lanes / block).
+    /// threads a workgroup, a multiple of `lanes`. The folded axes are walked `vector` at a time, which divides the
+    /// innermost one's extent. Grid: x = ceil(points · lanes / block).
     Lanes {
         lanes: u32,
         block: u32,
         vector: u32,
     },
-    /// Each group of `lanes` threads (a power of two within a wave, or else the whole workgroup) takes one row of a [`RowBody`].
-    /// In each step a thread has `vector` neighbours, which divides the innermost row axis's extent, and the threads' are
-    /// next to each other. What the body holds stays in registers for `steps` steps; a row that is longer is read again by
-    /// each fold, and every row is where `steps` is 0. Grid: x = ceil(points · lanes / block).
+    /// Each group of `lanes` threads (a power of two within a wave, or else the whole workgroup) takes one row of a
+    /// [`RowBody`]. In each step a thread has `vector` neighbours, which divides the innermost row axis's extent, and
+    /// the threads' are next to each other. What the body holds stays in registers for `steps` steps; a row that is
+    /// longer is read again by each fold, and every row is where `steps` is 0. Grid: x = ceil(points · lanes / block).
     ///
-    /// A row's elements are all read before the first fold, so that their latencies pass together; with `as_needed`, what only later
-    /// statements need is read when those come, so that more workgroups have room. `resident` is how many a unit is to have room for.
+    /// A row's elements are all read before the first fold, so that their latencies pass together; with `as_needed`,
+    /// what only later statements need is read when those come, so that more workgroups have room. `resident` is how
+    /// many a unit is to have room for.
     Rows {
         lanes: u32,
         block: u32,
@@ -432,12 +436,11 @@ pub enum Mapping {
         unroll: u32,
     },
     /// Workgroups of `block` threads take tiles of a pointwise body that reads neighbours along `axis` and stores
-    /// neighbours along the last parallel axis: the loads in `tiled` are contiguous along `axis`, happen at every point, and go
-    /// through LDS, each by a tile of its own. A tile has `across`
-    /// points along `axis` and `along` points along the last one. Threads read `load` neighbours and store `store` at
-    /// once, each 1 or as many as fill 16 bytes of the elements that are transposed; it divides its axis's extent.
-    /// `unroll` accesses of a thread are under way at most. Grid: x = ceil(last / along) · ceil(axis / across) · Π
-    /// others.
+    /// neighbours along the last parallel axis: the loads in `tiled` are contiguous along `axis`, happen at every
+    /// point, and go through LDS, each by a tile of its own. A tile has `across` points along `axis` and `along` points
+    /// along the last one. Threads read `load` neighbours and store `store` at once, each 1 or as many as fill 16 bytes
+    /// of the elements that are transposed; it divides its axis's extent. `unroll` accesses of a thread are under way
+    /// at most. Grid: x = ceil(last / along) · ceil(axis / across) · Π others.
     Transpose {
         axis: AxisId,
         block: u32,
@@ -450,15 +453,14 @@ pub enum Mapping {
     },
     /// Each workgroup of `block` threads takes one point, `vector` as for `Lanes`. Grid: x = points.
     ///
-    /// Of a sort, `vector > 1` says that `block · vector` candidates (a power of two, at least twice the largest k or the whole
-    /// row) are kept in LDS, 1 that each element's rank is counted.
+    /// Of a sort, `vector > 1` says that `block · vector` candidates (a power of two, at least twice the largest k or
+    /// the whole row) are kept in LDS, 1 that each element's rank is counted.
     Block {
         block: u32,
         vector: u32,
     },
-    /// Workgroups take `block_m × block_n` tiles through LDS, `block_k` deep; threads take `thread_m × thread_n`. Each operand is
-    /// fetched its own way.
-    /// Grid: x = ceil(m / block_m) · ceil(n / block_n), z = batch.
+    /// Workgroups take `block_m × block_n` tiles through LDS, `block_k` deep; threads take `thread_m × thread_n`. Each
+    /// operand is fetched its own way. Grid: x = ceil(m / block_m) · ceil(n / block_n), z = batch.
     Tile {
         block_m: u32,
         block_n: u32,
@@ -469,8 +471,8 @@ pub enum Mapping {
         rhs: Fetch,
     },
     /// Waves multiply fragments of a workgroup's tile with matrix instructions.
-    /// Grid: x = ceil(m / block\[0\]) · ceil(n / block\[1\]), z = batch; where workgroups share tiles, those come first and take the
-    /// shared tiles' place, and the last two parameters are their scratch memory and their tickets.
+    /// Grid: x = ceil(m / block\[0\]) · ceil(n / block\[1\]), z = batch; where workgroups share tiles, those come first
+    /// and take the shared tiles' place, and the last two parameters are their scratch memory and their tickets.
     Matrix(Tiling),
     /// Waves read the weights of a contraction with few rows once.
     /// Grid: x = ceil(n / columns) · ceil(m / rows), z = batch.
@@ -490,8 +492,9 @@ pub enum Mapping {
     },
 }
 
-/// How threads fetch an operand's tile: neighbouring threads along `k` or else along the operand's rows (of the rhs: columns), each
-/// `width` elements at a time. `width` divides the extent of the innermost axis that is walked, so that groups come whole.
+/// How threads fetch an operand's tile: neighbouring threads along `k` or else along the operand's rows (of the rhs:
+/// columns), each `width` elements at a time. `width` divides the extent of the innermost axis that is walked, so that
+/// groups come whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Fetch {
     pub along_k: bool,

@@ -1,7 +1,7 @@
 //! The needs of a workgroup, whatever its mapping: LDS, threads, registers of a lane.
 //!
-//! [`limits`](super::limits) holds these numbers against a target's row, and lowering asks for them before it takes a tile. LDS is counted
-//! as the device library's headers declare it.
+//! [`limits`](super::limits) holds these numbers against a target's row, and lowering asks for them before it takes a
+//! tile. LDS is counted as the device library's headers declare it.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ const TILE_PADDING: [u32; 2] = [4, 2];
 /// Bytes of a tile of a transposing kernel begin at multiples of this.
 const TILE_ALIGNMENT: u64 = 16;
 
-/// Bytes of LDS of an attention whose tiles of queries, keys, values and weights are there in f32, with `[queries, keys]` a workgroup.
+/// Bytes of LDS of an attention whose tiles of queries, keys, values and weights are there in f32, with
+/// `[queries, keys]` a workgroup.
 pub fn flash_lds([q, k]: [i64; 2], [d, dv]: [i64; 2]) -> i64 {
     let wide = |rows: i64, columns: i64| rows.saturating_mul(columns.saturating_add(1));
     let tiles = wide(q, d)
@@ -42,8 +43,8 @@ fn square(t: &TransformBody) -> u64 {
     inputs * inputs
 }
 
-/// Sums of a lane of a product of few rows: of whole columns where it reads weights along k, else of neighbouring columns; where matrix
-/// units multiply, of half a wave's columns.
+/// Sums of a lane of a product of few rows: of whole columns where it reads weights along k, else of neighbouring
+/// columns; where matrix units multiply, of half a wave's columns.
 fn gemv_sums(tiling: &GemvTiling) -> u64 {
     let sums = match (&tiling.matrix, &tiling.stream) {
         (_, Some(_)) => 0,
@@ -112,8 +113,8 @@ impl Kernel {
         }
     }
 
-    /// Registers of a lane that sums, results and held elements take for the whole of a kernel: no compiler can do with fewer. Addresses,
-    /// fragments and what is on its way come on top.
+    /// Registers of a lane that sums, results and held elements take for the whole of a kernel: no compiler can do with
+    /// fewer. Addresses, fragments and what is on its way come on top.
     pub fn held_registers(&self) -> u64 {
         let words = |dtype: DType| u64::from(dtype.bits().div_ceil(32));
         match (&self.mapping, &self.body) {

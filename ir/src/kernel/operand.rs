@@ -36,7 +36,8 @@ pub struct OperandAccess {
 /// element type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Unpacking {
-    /// In f32. Neighbours share it where no load in it moves ([`limits::widest_fetch`](super::limits::widest_fetch) asks that).
+    /// In f32. Neighbours share it where no load in it moves ([`limits::widest_fetch`](super::limits::widest_fetch)
+    /// asks that).
     pub scale: ExprId,
     /// In f32, as the scale.
     pub zero: Option<ExprId>,

@@ -461,7 +461,8 @@ impl Printer<'_> {
         }
     }
 
-    /// Prints what is known of a window's positions, as `window y * 2 + dy - 1 in 0..112`; a bound that is not asked for is left out.
+    /// Prints what is known of a window's positions, as `window y * 2 + dy - 1 in 0..112`; a bound that is not asked
+    /// for is left out.
     fn window_axis(&mut self, a: &super::WindowAxis) {
         let term = |axis: Option<AxisId>, by: i64| match by {
             1 => axis.map(|axis| self.axis_name(axis)),

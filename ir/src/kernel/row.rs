@@ -7,15 +7,15 @@ use crate::types::Scalar;
 
 /// Loops that fold along rows: softmax, norms, reductions.
 ///
-/// It computes what its loops compute. What it adds is that every fold and every store with axes of its own walks the same
-/// row, so that a device may keep the row at hand instead of reading it for each of them.
+/// It computes what its loops compute. What it adds is that every fold and every store with axes of its own walks the
+/// same row, so that a device may keep the row at hand instead of reading it for each of them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowBody {
     pub loops: Loops,
     /// The axes of the row: of each fold and of each store that has axes.
     pub row: Vec<AxisId>,
-    /// Expressions over `parallel` and `row` that are worth keeping for each element once they have been computed, among them
-    /// the loads that several statements share or that need not wait for a fold.
+    /// Expressions over `parallel` and `row` that are worth keeping for each element once they have been computed,
+    /// among them the loads that several statements share or that need not wait for a fold.
     pub held: Vec<ExprId>,
     /// Set when this is a composite and nothing else: the same as the statements, for engines with a direct form.
     pub composite: Option<RowComposite>,

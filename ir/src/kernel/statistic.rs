@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::{Expr, ExprId, Exprs, VarId};
 use crate::graph::op::ReduceOp;
 
-/// A fold over the depth of a contraction, of its left operand alone: `var = op over k of value`, for each point of `batch` and `m`.
+/// A fold over the depth of a contraction, of its left operand alone: `var = op over k of value`, for each point of
+/// `batch` and `m`.
 ///
-/// The epilogue has it beside the sums. A norm's mean square is one: its inverse root scales the row's products as well as its elements.
+/// The epilogue has it beside the sums. A norm's mean square is one: its inverse root scales the row's products as well
+/// as its elements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowStatistic {
     /// The element of the left operand, in the type of the sums, which is a float.

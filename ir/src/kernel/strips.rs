@@ -32,8 +32,8 @@ pub struct Strips {
     pub columns: u32,
     /// Neighbours along the last parallel axis, whose extent this divides; 1 where windows move along it.
     pub vector: u32,
-    /// Elements of a row that are read at once where windows move along the last parallel axis; else 1. A group is inside of the image or
-    /// outside of it as a whole.
+    /// Elements of a row that are read at once where windows move along the last parallel axis; else 1. A group is
+    /// inside of the image or outside of it as a whole.
     pub read: u32,
     /// Workgroups that a unit is to have room for at least, where compilers are told.
     pub resident: Option<u32>,
@@ -51,8 +51,8 @@ pub struct StripAccess {
 }
 
 impl WindowBody {
-    /// Returns where in [`WindowBody::along`] the axes are along which neighbouring windows share elements: down, where there is such an
-    /// axis, and across, the innermost one.
+    /// Returns where in [`WindowBody::along`] the axes are along which neighbouring windows share elements: down, where
+    /// there is such an axis, and across, the innermost one.
     pub fn plane(&self) -> Option<(Option<usize>, usize)> {
         let moves = |a: &WindowAxis| a.taps.is_some() && a.outputs.is_some();
         let mut moving = (0..self.along.len()).rev().filter(|at| moves(&self.along[*at]));
@@ -60,8 +60,8 @@ impl WindowBody {
         Some((moving.next(), across))
     }
 
-    /// Returns where the elements of a strip are; `None` where they are not loaded as they are from one buffer, in equal steps from each
-    /// position to the next.
+    /// Returns where the elements of a strip are; `None` where they are not loaded as they are from one buffer, in
+    /// equal steps from each position to the next.
     pub fn strip_access(&self, kernel: &Kernel) -> Option<StripAccess> {
         let (down, across) = self.plane()?;
         let load = match kernel.exprs[self.element] {
@@ -95,13 +95,15 @@ impl WindowBody {
         })
     }
 
-    /// Says whether neighbours along an axis that windows do not move along lie side by side, each group of `vector` aligned.
+    /// Says whether neighbours along an axis that windows do not move along lie side by side, each group of `vector`
+    /// aligned.
     pub fn strip_is_wide(&self, access: &StripAccess, axis: AxisId, vector: u32) -> bool {
         let others = access.form.terms().filter(|(a, _)| *a != axis).map(|(_, by)| by);
         access.form.coefficient(axis).is(1) && divides(vector, others.chain([access.form.base()]))
     }
 
-    /// Says whether neighbours along an axis read one element, or elements that [lie side by side](Self::strip_is_wide).
+    /// Says whether neighbours along an axis read one element, or elements that [lie side by
+    /// side](Self::strip_is_wide).
     pub fn strip_serves(&self, access: &StripAccess, axis: AxisId, vector: u32) -> bool {
         access.form.coefficient(axis).is(0) || self.strip_is_wide(access, axis, vector)
     }
@@ -240,7 +242,8 @@ fn mentions(kernel: &Kernel, root: ExprId, axes: &[AxisId]) -> bool {
     false
 }
 
-/// Returns the expression that a value was widened from, where that loses nothing: what is kept of it takes fewer registers.
+/// Returns the expression that a value was widened from, where that loses nothing: what is kept of it takes fewer
+/// registers.
 pub fn narrowed(kernel: &Kernel, e: ExprId) -> ExprId {
     match kernel.exprs[e] {
         Expr::Cast(to, inner) if widens(kernel.exprs.dtype(inner), to) => inner,

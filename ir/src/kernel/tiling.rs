@@ -13,34 +13,38 @@ use crate::target::{MatrixFamily, MatrixInstruction};
 const ADDRESSES: u32 = 48;
 /// The same where lanes multiply, beside those of what is fetched.
 const LANES_ADDRESSES: u32 = 36;
-/// The same where tiles are copied past the registers, at least: NVRTC keeps about three registers for each copy of a lane, and two more
-/// for each that begins with the same step (as compiled for sm_90, where 16 copies beside 192 registers of sums and fragments spill,
-/// beside 160 where they begin together).
+/// The same where tiles are copied past the registers, at least: NVRTC keeps about three registers for each copy of a
+/// lane, and two more for each that begins with the same step (as compiled for sm_90, where 16 copies beside 192
+/// registers of sums and fragments spill, beside 160 where they begin together).
 const COPY_ADDRESSES: u32 = 40;
-/// The same where MFMA's tiles are: AMD's compiler keeps two registers of address for each load (as compiled for gfx950).
+/// The same where MFMA's tiles are: AMD's compiler keeps two registers of address for each load (as compiled for
+/// gfx950).
 const DIRECT_ADDRESSES: u32 = 52;
-/// Bytes of a lane in one access to LDS, and those in which all threads of a workgroup take part where tiles go past the registers.
+/// Bytes of a lane in one access to LDS, and those in which all threads of a workgroup take part where tiles go past
+/// the registers.
 const CHUNK_BYTES: u32 = 16;
 
-/// Bytes of shared memory that a CUDA kernel may declare (CUDA C programming guide, compute capabilities); more comes with the
-/// launch.
+/// Bytes of shared memory that a CUDA kernel may declare (CUDA C programming guide, compute capabilities); more comes
+/// with the launch.
 const CUDA_DECLARED_LDS: u32 = 48 << 10;
 
 /// How tiles of the operands travel from memory to LDS.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Travel {
-    /// Through registers, where elements can be computed, converted and turned on the way. The next tile is in registers while one is
-    /// multiplied.
+    /// Through registers, where elements can be computed, converted and turned on the way. The next tile is in
+    /// registers while one is multiplied.
     Registers,
-    /// Past the registers, as the elements lie in memory: by `cp.async` on `sm_90`, by loads straight to LDS on CDNA. The next
-    /// `stages - 1` tiles are on their way while one is multiplied. What an operand of `mma.sync` computes goes through registers still.
+    /// Past the registers, as the elements lie in memory: by `cp.async` on `sm_90`, by loads straight to LDS on CDNA.
+    /// The next `stages - 1` tiles are on their way while one is multiplied. What an operand of `mma.sync` computes
+    /// goes through registers still.
     Direct,
 }
 
 /// How a workgroup computes its tile of a contraction with matrix instructions.
 ///
-/// The workgroup has `waves[0] · waves[1] · parts` waves (warp groups, where those execute the instruction); each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
-/// of both operands go through LDS in their own element type, `block[2]` deep, `stages` of them at once.
+/// The workgroup has `waves[0] · waves[1] · parts` waves (warp groups, where those execute the instruction); each takes
+/// `block / waves` of the tile in fragments of the instruction's shape. Tiles of both operands go through LDS in their
+/// own element type, `block[2]` deep, `stages` of them at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Tiling {
     pub instruction: MatrixInstruction,
@@ -48,37 +52,39 @@ pub struct Tiling {
     pub block: [u32; 3],
     /// Waves along rows and along columns.
     pub waves: [u32; 2],
-    /// Waves that share out k: each takes every so many tiles along k for itself, and their sums are added in LDS, always in the
-    /// same order. With more than one, a tile is one wave's in rows and columns.
+    /// Waves that share out k: each takes every so many tiles along k for itself, and their sums are added in LDS,
+    /// always in the same order. With more than one, a tile is one wave's in rows and columns.
     pub parts: u32,
     /// Tiles of the operands that are in LDS at once, of each part.
     pub stages: u32,
     pub travel: Travel,
-    /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice. Of `wgmma`, which reads none: a
-    /// tile's products begin before those of the last tile have ended.
+    /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice. Of `wgmma`,
+    /// which reads none: a tile's products begin before those of the last tile have ended.
     pub ahead: bool,
     pub lhs: Fetch,
     pub rhs: Fetch,
-    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
+    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost
+    /// column axis.
     pub store: u32,
     /// Rows of tiles that are walked together, column by column, so that what they share stays in the cache.
     pub group: u32,
     /// Dies with an L2 each, to which workgroups go in turn: each takes runs of neighbours.
     pub dies: u32,
-    /// Workgroups of a compute unit that NVRTC must leave registers for; `None` where the compiler decides. Unasked, it makes room for one
-    /// more by spilling.
+    /// Workgroups of a compute unit that NVRTC must leave registers for; `None` where the compiler decides. Unasked, it
+    /// makes room for one more by spilling.
     pub resident: Option<u32>,
     /// Workgroups that share out the depth of some tiles; `None` where each tile is one workgroup's.
     pub shares: Option<Shares>,
 }
 
-/// Workgroups that share out the steps along k of some of a contraction's tiles (stream-K; Osama et al., 2023), so that tiles which do not
-/// go over the compute units in whole rounds keep all of them busy to the end. Every other tile is one workgroup's.
+/// Workgroups that share out the steps along k of some of a contraction's tiles (stream-K; Osama et al., 2023), so that
+/// tiles which do not go over the compute units in whole rounds keep all of them busy to the end. Every other tile is
+/// one workgroup's.
 ///
-/// The steps of the first `tiles` tiles, one tile behind the other, are cut into `groups` runs whose lengths differ by one step at most; a
-/// workgroup takes a run, which may end in the middle of a tile and begin in the middle of another. Of a tile with several workgroups each
-/// writes its sums to scratch memory and draws a ticket; the one that draws the last adds the sums in the order of their steps, whoever came
-/// first, and computes the epilogue.
+/// The steps of the first `tiles` tiles, one tile behind the other, are cut into `groups` runs whose lengths differ by
+/// one step at most; a workgroup takes a run, which may end in the middle of a tile and begin in the middle of another.
+/// Of a tile with several workgroups each writes its sums to scratch memory and draws a ticket; the one that draws the
+/// last adds the sums in the order of their steps, whoever came first, and computes the epilogue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Shares {
     pub groups: u32,
@@ -89,8 +95,8 @@ impl Shares {
     /// Groups and tiles at most.
     pub const MOST: u32 = 4096;
 
-    /// The workgroups that have steps of a shared tile, and where their runs begin in it: pieces of the tile, in the order of its steps.
-    /// Tiles have `steps` steps each.
+    /// The workgroups that have steps of a shared tile, and where their runs begin in it: pieces of the tile, in the
+    /// order of its steps. Tiles have `steps` steps each.
     pub fn pieces_of(self, tile: u32, steps: i64) -> std::ops::RangeInclusive<i64> {
         let (groups, all) = (i64::from(self.groups), i64::from(self.tiles) * steps);
         // The last group that begins at a step or before it.
@@ -132,7 +138,8 @@ impl Tiling {
         (self.block[0] + self.block[1]) * self.block[2] * self.instruction.input.bits().div_ceil(8)
     }
 
-    /// Bytes of LDS that a launch must give a workgroup: all of the tiles' where they are more than a CUDA kernel may declare.
+    /// Bytes of LDS that a launch must give a workgroup: all of the tiles' where they are more than a CUDA kernel may
+    /// declare.
     pub fn launch_lds(&self) -> u32 {
         let bytes = self.lds_bytes();
         if self.instruction.is_asynchronous() && bytes > CUDA_DECLARED_LDS {
@@ -142,7 +149,8 @@ impl Tiling {
         }
     }
 
-    /// Says whether tiles go past the registers by loads straight to LDS. By `mma.sync` and `wgmma` they are copied, as they always are.
+    /// Says whether tiles go past the registers by loads straight to LDS. By `mma.sync` and `wgmma` they are copied, as
+    /// they always are.
     pub fn loads_to_lds(&self) -> bool {
         self.travel == Travel::Direct && !self.instruction.is_asynchronous()
     }
@@ -197,8 +205,8 @@ impl Tiling {
     /// Registers of a lane, by estimate: sums, fragments, what is on its way from memory, and addresses.
     pub fn registers(&self) -> u32 {
         let i = &self.instruction;
-        // A fragment is 16 bytes of a lane, or what one instruction takes; gfx11 repeats its operands in both halves of a wave, which takes
-        // twice as much.
+        // A fragment is 16 bytes of a lane, or what one instruction takes; gfx11 repeats its operands in both halves of
+        // a wave, which takes twice as much.
         let fragment = match i.family {
             MatrixFamily::Wmma if i.input.bits() >= 16 => 8,
             MatrixFamily::Mfma => (i.m * i.k * i.input.bits() / 32 / i.lanes()).max(4),
@@ -297,7 +305,8 @@ impl Tiling {
                 );
             }
         }
-        // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is filled.
+        // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is
+        // filled.
         let pairs = fragments_of(self).is_multiple_of(2) && (self.block[2] / i.k).is_multiple_of(2);
         if i.family == MatrixFamily::MmaSync && !(pairs && self.stages >= 2) {
             return Some("mma.sync takes pairs of fragments and two stages or more");
@@ -340,11 +349,12 @@ fn fragments_of(tiling: &Tiling) -> u32 {
     tiling.block[1] / (tiling.waves[1] * tiling.instruction.n)
 }
 
-/// The order in which workgroups take an attention's blocks of queries: so many neighbours in the batch (heads) take the same block in
-/// turn, then their next one, and after their last the next neighbours follow. With a causal mask, blocks come last first.
+/// The order in which workgroups take an attention's blocks of queries: so many neighbours in the batch (heads) take
+/// the same block in turn, then their next one, and after their last the next neighbours follow. With a causal mask,
+/// blocks come last first.
 ///
-/// What takes longest then begins first, and short blocks fill what is left at the end; neighbours that are as many as a GPU has dies keep
-/// the keys of a head on one die.
+/// What takes longest then begins first, and short blocks fill what is left at the end; neighbours that are as many as
+/// a GPU has dies keep the keys of a head on one die.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AttentionOrder(pub u32);
 
@@ -363,8 +373,8 @@ impl AttentionOrder {
 pub enum QueryPlace {
     /// In registers, as the instruction takes them: gfx11's WMMA has them in both halves of a wave.
     Registers,
-    /// In registers, of each half of a wave its own half, which gets the other from its partner for each product. By WMMA alone; on gfx12,
-    /// which has them once, the same as [`QueryPlace::Registers`].
+    /// In registers, of each half of a wave its own half, which gets the other from its partner for each product. By
+    /// WMMA alone; on gfx12, which has them once, the same as [`QueryPlace::Registers`].
     Halved,
     /// In LDS, from which they are read for every tile. By `mma.sync` alone, which brings them there.
     Lds,
@@ -383,8 +393,8 @@ impl QueryPlace {
 
 /// How workgroups compute attention, or two chained products, with matrix instructions.
 ///
-/// Each wave has `fragments` times as many queries as the instruction has rows; tiles of keys and values go through LDS in their own
-/// type: with `mma.sync` past the registers, into two buffers in turns, and so do the queries.
+/// Each wave has `fragments` times as many queries as the instruction has rows; tiles of keys and values go through LDS
+/// in their own type: with `mma.sync` past the registers, into two buffers in turns, and so do the queries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct FlashTiling {
     pub instruction: MatrixInstruction,

@@ -1,4 +1,5 @@
-//! How many bytes of each buffer a launch reads and writes, at least once: what must cross the memory's pins where caches keep the rest.
+//! How many bytes of each buffer a launch reads and writes, at least once: what must cross the memory's pins where
+//! caches keep the rest.
 
 use super::{Body, Expr, ExprId, Kernel, ParamId, Stmt};
 use crate::dim::{Bindings, DimError};
@@ -15,8 +16,9 @@ pub struct Traffic {
 type Axes = Vec<bool>;
 
 impl Kernel {
-    /// Returns the different bytes that a launch reads and writes of each parameter, as an upper bound: the elements that its indices
-    /// can name, and never more than the buffer has. Of a table from which a few rows are looked up, those rows count.
+    /// Returns the different bytes that a launch reads and writes of each parameter, as an upper bound: the elements
+    /// that its indices can name, and never more than the buffer has. Of a table from which a few rows are looked up,
+    /// those rows count.
     ///
     /// # Errors
     /// A size that is not bound or does not fit.

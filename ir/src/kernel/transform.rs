@@ -6,9 +6,10 @@ use super::{AxisId, ExprId, Stmt, VarId};
 
 /// For each point of `parallel`: `Y = T · X · Tᵀ`, then the statements for each element of `Y`.
 ///
-/// These are the first and the last launch of a convolution by Winograd's minimal filtering (Lavin and Gray, "Fast Algorithms for
-/// Convolutional Neural Networks", 2015): patches of the image become one number for each of many products, and their sums become pixels.
-/// A device keeps both squares in registers, so that each element is read and stored once.
+/// These are the first and the last launch of a convolution by Winograd's minimal filtering (Lavin and Gray, "Fast
+/// Algorithms for Convolutional Neural Networks", 2015): patches of the image become one number for each of many
+/// products, and their sums become pixels. A device keeps both squares in registers, so that each element is read and
+/// stored once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct TransformBody {
     pub parallel: Vec<AxisId>,
@@ -50,7 +51,8 @@ pub enum TransformSide {
 pub enum Winograd {
     /// F(2x2, 3x3): 16 multiplications for 4 pixels, where the sum takes 36. All factors are 1 or a half.
     F2,
-    /// F(4x4, 3x3): 36 multiplications for 16 pixels, where the sum takes 144. The error in `f32` is about ten times that of the sum.
+    /// F(4x4, 3x3): 36 multiplications for 16 pixels, where the sum takes 144. The error in `f32` is about ten times
+    /// that of the sum.
     F4,
 }
 
@@ -168,7 +170,8 @@ impl TransformMatrix {
     }
 }
 
-/// Multiplies a matrix from both sides: `T · X · Tᵀ`, of `inputs` by `inputs` elements, by a `T` whose rows have `inputs` columns.
+/// Multiplies a matrix from both sides: `T · X · Tᵀ`, of `inputs` by `inputs` elements, by a `T` whose rows have
+/// `inputs` columns.
 pub fn both_sides(matrix: &[f64], inputs: usize, x: &[f64]) -> Vec<f64> {
     let inputs = inputs.max(1);
     let row_of = |row: &[f64], column: usize| -> f64 {

@@ -10,8 +10,9 @@ use crate::types::Scalar;
 /// Loops that fold over a window: pooling, and convolutions of few channels a group.
 ///
 /// It computes what its loops compute. The first statement folds `element` over the taps, as a guarded value:
-/// `select(inside, element, outside)`, which a convolution multiplies by the tap's weight. What this body adds is the guard taken apart, so
-/// that a device may bound the taps once for a window instead of asking at each, and may read once what neighbouring windows share.
+/// `select(inside, element, outside)`, which a convolution multiplies by the tap's weight. What this body adds is the
+/// guard taken apart, so that a device may bound the taps once for a window instead of asking at each, and may read
+/// once what neighbouring windows share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct WindowBody {
     /// The fold; where `counts`, a fold of how many taps count; then what is made of both.
@@ -22,8 +23,8 @@ pub struct WindowBody {
     pub along: Vec<WindowAxis>,
     /// The element of a tap, without the guard: over `parallel` and the taps.
     pub element: ExprId,
-    /// Says that the second statement counts taps: those inside of the input, or with [`PoolKind::Average::count_padding`] of the padded
-    /// input. Without it, all taps count.
+    /// Says that the second statement counts taps: those inside of the input, or with
+    /// [`PoolKind::Average::count_padding`] of the padded input. Without it, all taps count.
     pub counts: bool,
     /// Set when this pools images and does nothing else: the same as the statements, for engines with a direct form.
     pub images: Option<WindowImages>,
@@ -58,14 +59,16 @@ pub struct WindowAxis {
     pub pad_high: i64,
     /// Positions that the input has: those from 0 on are inside.
     pub size: Dim,
-    /// Says that the fold is guarded against positions below 0, and against those from `size` on. Where it is not, there are none.
+    /// Says that the fold is guarded against positions below 0, and against those from `size` on. Where it is not,
+    /// there are none.
     pub guarded: [bool; 2],
-    /// Says that the count is guarded against positions from `size + pad_high` on, which rounding the number of outputs up may reach. Only
-    /// where padding counts.
+    /// Says that the count is guarded against positions from `size + pad_high` on, which rounding the number of outputs
+    /// up may reach. Only where padding counts.
     pub beyond: bool,
 }
 
-/// A window's images, where its elements are loaded as they are from one buffer and its results are stored as they are to another.
+/// A window's images, where its elements are loaded as they are from one buffer and its results are stored as they are
+/// to another.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct WindowImages {
     pub source: ParamId,

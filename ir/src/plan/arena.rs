@@ -1,7 +1,8 @@
 //! Offsets for the buffers of an arena.
 //!
-//! Lifetimes are decided when the plan is made; sizes may be known only when a model is run with actual shapes, so placing
-//! is arithmetic that the runtime repeats for each new set of sizes (microseconds to milliseconds, once per set).
+//! Lifetimes are decided when the plan is made; sizes may be known only when a model is run with actual shapes, so
+//! placing is arithmetic that the runtime repeats for each new set of sizes (microseconds to milliseconds, once per
+//! set).
 //!
 //! Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020): the largest
 //! buffer first, each into the lowest gap that its lifetime leaves free.
@@ -43,8 +44,8 @@ pub fn place(plan: &Plan, bindings: &Bindings) -> Result<Placement, DimError> {
     place_except(plan, bindings, |_| false)
 }
 
-/// Places every arena buffer but those that are `outside`: in memory that a run is given. A buffer in place of another is where
-/// that one is.
+/// Places every arena buffer but those that are `outside`: in memory that a run is given. A buffer in place of another
+/// is where that one is.
 ///
 /// # Errors
 /// As [`place`].

@@ -1,5 +1,5 @@
-//! What a plan means: its steps in order, kernels by [`kernel::eval`](crate::kernel::eval), library calls by evaluating the
-//! op. Arena buffers have memory of their own here; `in_place_of` hands contents over.
+//! What a plan means: its steps in order, kernels by [`kernel::eval`](crate::kernel::eval), library calls by evaluating
+//! the op. Arena buffers have memory of their own here; `in_place_of` hands contents over.
 
 use indexmap::IndexMap;
 
@@ -67,7 +67,8 @@ pub fn evaluate(
     run.outputs()
 }
 
-/// Runs the plans of all ranks in lockstep, each on inputs of its own: a collective takes place once every rank has come to it.
+/// Runs the plans of all ranks in lockstep, each on inputs of its own: a collective takes place once every rank has
+/// come to it.
 ///
 /// # Errors
 /// As [`evaluate`]; plans whose next collectives differ, or that are not as many as a collective is of.

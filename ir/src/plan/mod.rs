@@ -1,13 +1,13 @@
 //! The plan: HOW and WHERE.
 //!
-//! Kernels and library calls as steps in order, every buffer with its lifetime, lanes with the dependencies between them.
-//! Sizes may be symbolic; [`arena::place`] gives every arena buffer its offset once they are bound.
+//! Kernels and library calls as steps in order, every buffer with its lifetime, lanes with the dependencies between
+//! them. Sizes may be symbolic; [`arena::place`] gives every arena buffer its offset once they are bound.
 //!
-//! Invariant: steps are in an order that satisfies every dependency; within a lane they run in this order, between lanes
-//! only `waits` orders them.
+//! Invariant: steps are in an order that satisfies every dependency; within a lane they run in this order, between
+//! lanes only `waits` orders them.
 //!
-//! Invariant: two arena buffers whose lifetimes overlap, or whose users are in lanes with no wait between them, never share
-//! bytes, except through `in_place_of`.
+//! Invariant: two arena buffers whose lifetimes overlap, or whose users are in lanes with no wait between them, never
+//! share bytes, except through `in_place_of`.
 
 pub mod arena;
 pub mod eval;
@@ -55,8 +55,8 @@ pub struct Plan {
     pub inputs: Vec<Port>,
     /// In the order of the model's outputs; then the conditions.
     pub outputs: Vec<Port>,
-    /// How many of the last outputs are conditions, which are bool scalars: a run in which one is false fails with its name
-    /// as the message.
+    /// How many of the last outputs are conditions, which are bool scalars: a run in which one is false fails with its
+    /// name as the message.
     pub checks: usize,
     /// Floating-point operations of one run (a multiply-add is two).
     pub flops: Dim,
@@ -88,8 +88,8 @@ pub struct Overlap {
     pub reads_early: Vec<KernelId>,
 }
 
-/// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part for each rank; or
-/// each is one of several [stages], which follow each other.
+/// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part
+/// for each rank; or each is one of several [stages], which follow each other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Share {
     pub rank: u32,
@@ -103,8 +103,8 @@ pub struct Share {
     pub stage: Option<Stage>,
 }
 
-/// How a plan fits into less memory than its weights take: some of them stay on the host, and steps copy each to the device ahead of
-/// its use.
+/// How a plan fits into less memory than its weights take: some of them stay on the host, and steps copy each to the
+/// device ahead of its use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Streaming {
     /// Bytes of the device that weights and arenas may take together.
@@ -182,8 +182,8 @@ pub struct Step {
     pub work: Work,
     /// What takes the place of `work` from a size on: each computes the same, and is better there.
     pub choices: Vec<Choice>,
-    /// Floating-point operations (a multiply-add is two). What several steps compute for themselves counts in each of them, so all
-    /// together may be more than [`Plan::flops`].
+    /// Floating-point operations (a multiply-add is two). What several steps compute for themselves counts in each of
+    /// them, so all together may be more than [`Plan::flops`].
     pub flops: Dim,
 }
 
@@ -192,15 +192,15 @@ pub struct Step {
 pub enum Work {
     /// Arguments in the order of the kernel's parameters.
     Launch { kernel: KernelId, args: Vec<BufferId> },
-    /// Operands of the call, then its results. The workspace is an arena buffer of bytes, of which the library takes what it needs;
-    /// it has no room at sizes at which the call is not chosen.
+    /// Operands of the call, then its results. The workspace is an arena buffer of bytes, of which the library takes
+    /// what it needs; it has no room at sizes at which the call is not chosen.
     Call {
         call: LibraryCall,
         operands: Vec<BufferId>,
         results: Vec<BufferId>,
         workspace: Option<BufferId>,
-        /// The algorithm that was the fastest where it was measured. The library chooses where there is none, and where this one is of
-        /// another library, or not for these sizes.
+        /// The algorithm that was the fastest where it was measured. The library chooses where there is none, and where
+        /// this one is of another library, or not for these sizes.
         algorithm: Option<Box<Algorithm>>,
     },
     /// Copies all bytes.
@@ -272,8 +272,8 @@ impl Step {
         std::iter::once(&mut self.work).chain(self.choices.iter_mut().map(|choice| &mut choice.work))
     }
 
-    /// Leaves out a library's calls where kernels do the same at other sizes: those then do at all. Says whether that is so of every
-    /// call of the library. A workspace that nothing uses any more has no room.
+    /// Leaves out a library's calls where kernels do the same at other sizes: those then do at all. Says whether that
+    /// is so of every call of the library. A workspace that nothing uses any more has no room.
     pub fn without_calls(&mut self, library: Library, buffers: &mut Table<BufferId, Buffer>) -> bool {
         let is_of = |work: &Work| work.library_call().is_some_and(|call| call.library == library);
         if self.works().all(is_of) {
@@ -361,8 +361,8 @@ impl Plan {
         })
     }
 
-    /// The plan with the ports that the whole model has: those that are cut have all ranks' parts. For checking what a run is given;
-    /// its buffers are still the rank's.
+    /// The plan with the ports that the whole model has: those that are cut have all ranks' parts. For checking what a
+    /// run is given; its buffers are still the rank's.
     #[must_use]
     pub fn with_whole_ports(&self) -> Plan {
         let mut plan = self.clone();

@@ -1,7 +1,7 @@
 //! What the sizes of a run must satisfy: what inference could not decide for every size within bounds.
 //!
-//! `slice x {starts=[0], sizes=[4]}` of `f32[n]` reads past its operand when `n` is 3. Kernels do not check; whoever binds sizes
-//! does, once, by [`Plan::check_sizes`](super::Plan::check_sizes).
+//! `slice x {starts=[0], sizes=[4]}` of `f32[n]` reads past its operand when `n` is 3. Kernels do not check; whoever
+//! binds sizes does, once, by [`Plan::check_sizes`](super::Plan::check_sizes).
 
 use std::fmt;
 

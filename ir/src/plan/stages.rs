@@ -1,10 +1,11 @@
 //! Stages: several plans that follow each other, one on each device, each a run of the layers of one model.
 //!
-//! Before: one plan for each stage, each with a [`Stage`] that says where its inputs come from. After ([`whole`]): the one plan that they
-//! are together. Its steps are those of all stages in order; a copy carries each value that crosses from one stage to the next, on a
-//! lane of its own, and the steps that read the value wait for that copy. So the meaning of stages, what their set must satisfy, and what
-//! a missing wait is are those of any plan: [`evaluate`](super::eval::evaluate) and [`verify_order`](super::verify::verify_order) say.
-//! (Which bytes the buffers of a stage share is its own plan's: each stage has an arena of its own.)
+//! Before: one plan for each stage, each with a [`Stage`] that says where its inputs come from. After ([`whole`]): the
+//! one plan that they are together. Its steps are those of all stages in order; a copy carries each value that crosses
+//! from one stage to the next, on a lane of its own, and the steps that read the value wait for that copy. So the
+//! meaning of stages, what their set must satisfy, and what a missing wait is are those of any plan:
+//! [`evaluate`](super::eval::evaluate) and [`verify_order`](super::verify::verify_order) say. (Which bytes the buffers
+//! of a stage share is its own plan's: each stage has an arena of its own.)
 //!
 //! ```text
 //! stage 0: x -> h        s0 l0 launch (x, h)
@@ -25,7 +26,8 @@ use crate::types::TensorType;
 pub struct Stage {
     /// Where each input comes from, in the order of the plan's.
     pub inputs: Vec<Source>,
-    /// Which of the model's results each result is; None for one that only later stages read. Conditions are not among them.
+    /// Which of the model's results each result is; None for one that only later stages read. Conditions are not among
+    /// them.
     pub results: Vec<Option<u32>>,
 }
 
@@ -253,8 +255,9 @@ impl Moved {
     }
 }
 
-/// Returns the plan that the stages are together; see the [module](self). Its ports are the model's, and then come all conditions. The
-/// steps of stage `s` begin at the second result's entry `s`, behind the copies of what crosses into it.
+/// Returns the plan that the stages are together; see the [module](self). Its ports are the model's, and then come all
+/// conditions. The steps of stage `s` begin at the second result's entry `s`, behind the copies of what crosses into
+/// it.
 ///
 /// # Errors
 /// Plans that are not the stages of one model. What is wrong inside of a plan is for its verifier.

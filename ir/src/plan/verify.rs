@@ -131,8 +131,8 @@ pub struct InvalidPlan {
     pub errors: Vec<PlanError>,
 }
 
-/// Checks a plan: every kernel, every reference, reads after writes, lifetimes, waits between lanes, and that no bytes are
-/// shared in time at the symbols' hints.
+/// Checks a plan: every kernel, every reference, reads after writes, lifetimes, waits between lanes, and that no bytes
+/// are shared in time at the symbols' hints.
 ///
 /// # Errors
 /// Every error found. Where references dangle, what follows them is not looked at.
@@ -140,8 +140,8 @@ pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
     check(plan, true)
 }
 
-/// As [`verify`], of a plan whose steps are not all on one device, so that its arena buffers lie in several arenas: which bytes they share
-/// is checked in the plan of each.
+/// As [`verify`], of a plan whose steps are not all on one device, so that its arena buffers lie in several arenas:
+/// which bytes they share is checked in the plan of each.
 ///
 /// # Errors
 /// As [`verify`].
@@ -586,9 +586,9 @@ fn share(plan: &Plan, errors: &mut Vec<PlanError>) {
     }
 }
 
-/// Checks at the sizes that are expected that each kernel's buffers can be, and that a convolution's facts are those of its
-/// operands. Accesses that are not proved are no error here: the CPU looks at them when it runs, and of a GPU kernel the code that
-/// an artifact holds decides, which no plan binds.
+/// Checks at the sizes that are expected that each kernel's buffers can be, and that a convolution's facts are those of
+/// its operands. Accesses that are not proved are no error here: the CPU looks at them when it runs, and of a GPU
+/// kernel the code that an artifact holds decides, which no plan binds.
 fn bounds(plan: &Plan, errors: &mut Vec<PlanError>) {
     let sizes = hints(&plan.symbols);
     if plan.check_sizes(&sizes).is_err() {

@@ -9,10 +9,10 @@
 //! sections             weights and code objects, each at a multiple of 64 bytes, zeros between
 //! ```
 //!
-//! Numbers are little-endian. The same program gives the same bytes; equal sections are stored once. Loading maps the file
-//! and leaves weights there: pages come in when they are first read. A file that is being loaded or used should not be
-//! changed in place; [`Program::save`] never does, it replaces the file in one step. One that becomes shorter is an error of
-//! whatever reads it ([`mapped`]).
+//! Numbers are little-endian. The same program gives the same bytes; equal sections are stored once. Loading maps the
+//! file and leaves weights there: pages come in when they are first read. A file that is being loaded or used should
+//! not be changed in place; [`Program::save`] never does, it replaces the file in one step. One that becomes shorter is
+//! an error of whatever reads it ([`mapped`]).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -411,7 +411,8 @@ fn sections(bytes: &Storage, mut at: usize, header: &Header, check: Check) -> Re
         });
     }
     let is_damaged = |(section, _, part): &&(&Section, String, Storage)| checksum(part) != section.checksum;
-    // The pages of a mapped file come while they are hashed, so that many sections at once take less time than one after another.
+    // The pages of a mapped file come while they are hashed, so that many sections at once take less time than one
+    // after another.
     let damaged = match bytes.len() < HASHED_BY_ONE {
         true => checked.iter().find(is_damaged),
         false => checked.par_iter().find_first(is_damaged),

@@ -185,7 +185,8 @@ impl Rows {
         zeros: Option<&[i32]>,
         (low, high): (i64, i64),
     ) -> Option<Vec<u8>> {
-        // Numbers of this magnitude and more are beyond every type here; adding and taking away 1.5 · 2^23 rounds smaller ones.
+        // Numbers of this magnitude and more are beyond every type here; adding and taking away 1.5 · 2^23 rounds
+        // smaller ones.
         const BEYOND: f32 = 1024.0;
         const ROUNDS: f32 = 12_582_912.0;
         let (low, high) = (low as f32, high as f32);

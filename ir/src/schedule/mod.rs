@@ -1,11 +1,12 @@
 //! The schedule: which nodes run together, in what order, on which lane.
 //!
-//! Invariant: every node of the graph that is not a leaf and is needed by an output is in exactly one region, or in none
-//! when it is a view that every reader takes in as an index map, or a concat whose parts are stored in their places by the
-//! regions that make them. A node may be *recomputed*: then it is in several regions, and is an output of none.
+//! Invariant: every node of the graph that is not a leaf and is needed by an output is in exactly one region, or in
+//! none when it is a view that every reader takes in as an index map, or a concat whose parts are stored in their
+//! places by the regions that make them. A node may be *recomputed*: then it is in several regions, and is an output of
+//! none.
 //!
-//! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, outputs of earlier ones, or
-//! concats all of whose parts are outputs of earlier ones.
+//! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, outputs of earlier
+//! ones, or concats all of whose parts are outputs of earlier ones.
 
 pub mod print;
 pub mod verify;

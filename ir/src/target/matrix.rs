@@ -1,10 +1,10 @@
-//! Matrix instructions: one row for each shape and pair of types that a target multiplies in hardware, by a matrix unit or by the
-//! lanes of a wave.
+//! Matrix instructions: one row for each shape and pair of types that a target multiplies in hardware, by a matrix unit
+//! or by the lanes of a wave.
 //!
-//! Shapes, types and cycles are those of AMD's matrix instruction calculator and of LLVM's scheduling models; `sm_90`'s are those
-//! of the PTX manual (`mma.sync`, `wgmma`), with cycles from the peak rate. The device library (`graphc_mma.hip.h`) has the lane maps and
-//! the built-in of each row; a row that is not here is never asked for, because hiprtc aborts on some built-ins that a target
-//! lacks.
+//! Shapes, types and cycles are those of AMD's matrix instruction calculator and of LLVM's scheduling models; `sm_90`'s
+//! are those of the PTX manual (`mma.sync`, `wgmma`), with cycles from the peak rate. The device library
+//! (`graphc_mma.hip.h`) has the lane maps and the built-in of each row; a row that is not here is never asked for,
+//! because hiprtc aborts on some built-ins that a target lacks.
 
 use std::fmt;
 
@@ -92,7 +92,8 @@ impl MatrixInstruction {
         self.family != MatrixFamily::Lanes
     }
 
-    /// Elements along k that a lane reads from LDS at once and the instructions then share, where lanes multiply; else those of one instruction.
+    /// Elements along k that a lane reads from LDS at once and the instructions then share, where lanes multiply; else
+    /// those of one instruction.
     pub fn step(&self) -> u32 {
         match self.family {
             MatrixFamily::Lanes => (128 / self.input.bits().max(1)).max(self.k),

@@ -91,8 +91,8 @@ pub(super) fn unknown(text: &str, name: &str) -> TargetError {
     }
 }
 
-/// The known name that a mistyped one most likely means: the one that it is the beginning of, or one that differs in a few letters. Digits
-/// tell products and processors apart, so a name with others is not meant.
+/// The known name that a mistyped one most likely means: the one that it is the beginning of, or one that differs in a
+/// few letters. Digits tell products and processors apart, so a name with others is not meant.
 fn likely(wanted: &str) -> Option<&'static str> {
     let all = || {
         let names = TARGETS.iter().flat_map(|t| t.aliases.iter().chain([&t.name]));

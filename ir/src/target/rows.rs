@@ -202,8 +202,8 @@ const GFX1201: Architecture = Architecture {
     ..HIP
 };
 
-/// All targets. Sources: AMD's data sheets, the ISA manuals of each generation and LLVM's AMDGPU usage page, which says what a generic
-/// processor's code runs on.
+/// All targets. Sources: AMD's data sheets, the ISA manuals of each generation and LLVM's AMDGPU usage page, which says
+/// what a generic processor's code runs on.
 pub static TARGETS: &[Architecture] = &[
     Architecture {
         name: "cpu",

@@ -1,7 +1,7 @@
 //! `graphc-llm bench MODEL.gguf`: how fast prompts are read and texts are written, in the rows of llama-bench.
 //!
-//! `pp512` reads 512 tokens with an empty cache; `tg128` writes 128 tokens from an empty cache. Each row has the mean and
-//! the standard deviation over the repetitions, behind one that is not counted.
+//! `pp512` reads 512 tokens with an empty cache; `tg128` writes 128 tokens from an empty cache. Each row has the mean
+//! and the standard deviation over the repetitions, behind one that is not counted.
 
 use std::time::Instant;
 

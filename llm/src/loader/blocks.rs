@@ -5,10 +5,10 @@
 //! Q4_K  d, dmin, (sc, min)[8], q[256]  becomes   u4[256], f32 scales d · sc, f32 zero points (dmin · min) / (d · sc)
 //! ```
 //!
-//! Before: whole blocks of one type. After: [`Parts`], for which `(integer − zero) · scale` is the number of the format.
-//! Types without a minimum have it to the last bit: the product of a block's scale and a sub-block's is exact in `f32`.
-//! A minimum becomes a zero point, whose quotient is rounded once: the number differs by a few units in the last place of
-//! `f32`.
+//! Before: whole blocks of one type. After: [`Parts`], for which `(integer − zero) · scale` is the number of the
+//! format. Types without a minimum have it to the last bit: the product of a block's scale and a sub-block's is exact
+//! in `f32`. A minimum becomes a zero point, whose quotient is rounded once: the number differs by a few units in the
+//! last place of `f32`.
 
 use graphc::ir::DType;
 use graphc_gguf::TensorType;

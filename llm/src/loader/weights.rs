@@ -1,7 +1,7 @@
 //! Tensors of a file to constants of a graph.
 //!
-//! F32, F16 and BF16 stay as they are. Blocks that [`Form`] knows stay integers with scales, which products read as they
-//! are. All other types become `f16` when they are loaded, or `f32` where a number is too large for that.
+//! F32, F16 and BF16 stay as they are. Blocks that [`Form`] knows stay integers with scales, which products read as
+//! they are. All other types become `f16` when they are loaded, or `f32` where a number is too large for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Mixtures of experts: a router gives each token to a few of many feed-forward networks (Shazeer et al., 2017).
 //!
-//! All experts are computed for all tokens, and those that a token did not choose count nothing: the numbers are those of
-//! the mixture, but a token reads the weights of all experts.
+//! All experts are computed for all tokens, and those that a token did not choose count nothing: the numbers are those
+//! of the mixture, but a token reads the weights of all experts.
 
 use graphc::frontend::tensor::Tensor;
 use graphc::ir::{DType, Shape};

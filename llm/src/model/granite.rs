@@ -1,5 +1,5 @@
-//! Granite 3, dense: as Llama, with factors of embeddings, scores, what layers add, and logits (Yang et al., 2022, gives
-//! the reason for such factors).
+//! Granite 3, dense: as Llama, with factors of embeddings, scores, what layers add, and logits (Yang et al., 2022,
+//! gives the reason for such factors).
 
 use super::description::{Description, Pairs};
 use super::rope::Rope;

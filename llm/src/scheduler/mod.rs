@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A step is a batch of a prompt or one token, so a long prompt holds others up for one batch, and a job that nobody
-//! listens to any more ends before its next step. Sequences do not touch each other, and what a cache gives to a new job
-//! was computed in whole batches: an answer is the one that the request gets alone.
+//! listens to any more ends before its next step. Sequences do not touch each other, and what a cache gives to a new
+//! job was computed in whole batches: an answer is the one that the request gets alone.
 
 mod job;
 mod slot;

@@ -59,8 +59,8 @@ impl Slot {
         }
     }
 
-    /// Begins a job. What the cache has of its prompt in whole batches is not computed again: an answer has the same bits
-    /// whatever was there before.
+    /// Begins a job. What the cache has of its prompt in whole batches is not computed again: an answer has the same
+    /// bits whatever was there before.
     pub fn begin(&mut self, job: Job, tokenizer: &Tokenizer) {
         let reused = self.engine.known_in_batches(&job.prompt);
         self.engine.forget(reused);

@@ -16,7 +16,8 @@ impl Stops {
         }
     }
 
-    /// Adds text. Gives what can be shown, and whether one of the texts was found; what comes from there on is not shown.
+    /// Adds text. Gives what can be shown, and whether one of the texts was found; what comes from there on is not
+    /// shown.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         let found = self.texts.iter().filter_map(|stop| self.held.find(stop)).min();

@@ -8,8 +8,9 @@
 //! | `POST /tokenize`, `/detokenize` | text to tokens and back |
 //! | `GET /health`, `/metrics` | whether it runs; counts for Prometheus |
 //!
-//! Handlers check what they are given and hand jobs to the [scheduler](crate::scheduler); the model runs in that one's thread. A client
-//! that goes away drops its handler or stream, and with it the receiver of its jobs' events, which ends them.
+//! Handlers check what they are given and hand jobs to the [scheduler](crate::scheduler); the model runs in that one's
+//! thread. A client that goes away drops its handler or stream, and with it the receiver of its jobs' events, which
+//! ends them.
 
 mod answer;
 mod chat;

@@ -57,8 +57,8 @@ pub fn listen(host: &str, port: u16) -> Result<std::net::TcpListener> {
     })
 }
 
-/// Serves until a signal: SIGTERM or SIGINT. Then no connection is accepted any more, and requests that are under way are
-/// answered; a second signal, or the end of [`ServeOptions::drain`], cancels them. `ready` is told the address.
+/// Serves until a signal: SIGTERM or SIGINT. Then no connection is accepted any more, and requests that are under way
+/// are answered; a second signal, or the end of [`ServeOptions::drain`], cancels them. `ready` is told the address.
 ///
 /// # Errors
 /// What the system refuses.

@@ -1,4 +1,5 @@
-//! Constant masks that depend on `column − row` alone: triangles and bands, as exporters fold them from `Range`, `Trilu` and comparisons.
+//! Constant masks that depend on `column − row` alone: triangles and bands, as exporters fold them from `Range`,
+//! `Trilu` and comparisons.
 
 use ir::{DType, HostTensor};
 
@@ -7,8 +8,8 @@ use ir::{DType, HostTensor};
 pub struct Band {
     pub first: Option<i64>,
     pub last: Option<i64>,
-    /// The number of what is not seen, where the mask is of numbers to add and what is seen is 0; of a bool mask, which is true where
-    /// something is seen, 0.
+    /// The number of what is not seen, where the mask is of numbers to add and what is seen is 0; of a bool mask, which
+    /// is true where something is seen, 0.
     pub hidden: f64,
 }
 
@@ -47,13 +48,15 @@ impl Band {
         (is_band && first <= last && (band.first.is_some() || band.last.is_some())).then_some(band)
     }
 
-    /// Says whether it is a causal mask of so many rows and columns, as attention has it: the last row sees the last column.
+    /// Says whether it is a causal mask of so many rows and columns, as attention has it: the last row sees the last
+    /// column.
     pub fn is_causal(&self, rows: i64, columns: i64) -> bool {
         self.first.is_none() && self.last == Some(columns - rows)
     }
 }
 
-/// Says of each element of a mask whether it is seen, and by what number the others are hidden; `None` where it is no mask.
+/// Says of each element of a mask whether it is seen, and by what number the others are hidden; `None` where it is no
+/// mask.
 fn elements_seen(tensor: &HostTensor) -> Option<(Vec<bool>, f64)> {
     match tensor.dtype {
         DType::Bool => Some((tensor.bytes.iter().map(|b| *b != 0).collect(), 0.0)),

@@ -1,11 +1,12 @@
 //! Integer and bool tensors as functions of position.
 //!
-//! Exporters spell masks and positions by tensors of indices: `Range`, `Expand`, `GatherND`, `CumSum`, comparisons. Most of
-//! them are affine in the position of the element, or a comparison of two that are: `mask[b, 0, s, t] = (t <= s)`. This
-//! analysis finds those, in one forward walk, so that the causal mask is seen as such and index arithmetic folds away.
+//! Exporters spell masks and positions by tensors of indices: `Range`, `Expand`, `GatherND`, `CumSum`, comparisons.
+//! Most of them are affine in the position of the element, or a comparison of two that are:
+//! `mask[b, 0, s, t] = (t <= s)`. This analysis finds those, in one forward walk, so that the causal mask is seen as
+//! such and index arithmetic folds away.
 //!
-//! A fact is a statement about integers that never wrap. Element types do, so a function is kept only where all its values
-//! fit the element type of its tensor: arithmetic that stays inside its type is arithmetic of integers.
+//! A fact is a statement about integers that never wrap. Element types do, so a function is kept only where all its
+//! values fit the element type of its tensor: arithmetic that stays inside its type is arithmetic of integers.
 
 use ir::dim::Symbols;
 use ir::entity::Entity;

@@ -16,8 +16,8 @@ use crate::fuse::classify::is_free;
 use crate::quantize::cache::unpacked_values;
 use crate::rewrite::Builder;
 
-/// Finds the dequantisations that a product reads as its right operand, views in between or not, and on GPUs those that attention reads
-/// as its values: its kernel takes them in.
+/// Finds the dequantisations that a product reads as its right operand, views in between or not, and on GPUs those that
+/// attention reads as its values: its kernel takes them in.
 pub fn multiplied(graph: &Graph, target: &Target) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     for (id, node) in graph.nodes().iter() {
@@ -57,7 +57,8 @@ pub(super) fn dequantize(
     cast(b, value, out)
 }
 
-/// Emits the arithmetic in x's own type, as its meaning says. The quotient stays one: a product with the reciprocal rounds otherwise.
+/// Emits the arithmetic in x's own type, as its meaning says. The quotient stays one: a product with the reciprocal
+/// rounds otherwise.
 pub(super) fn quantize(b: &mut Builder<'_>, x: &[Value], out: DType) -> Result<Value, PassFault> {
     let computed = b.ty(x[0]).dtype;
     let scale = cast(b, x[1], computed)?;

@@ -61,7 +61,8 @@ pub const PASS: Pass = Pass {
     required: true,
 };
 
-/// Says whether a kernel of rows serves a composite at its sizes, as far as it is one of rows. Where groups are few and long, it does not.
+/// Says whether a kernel of rows serves a composite at its sizes, as far as it is one of rows. Where groups are few and
+/// long, it does not.
 fn rows_serve(composite: &Composite, graph: &Graph, node: &Node, target: &Target) -> bool {
     let ty = graph.ty(node.operands[0]);
     let count = |dims: &[Dim]| dims.iter().cloned().product::<Dim>();
@@ -101,8 +102,9 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
     }
 }
 
-/// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so head
-/// sizes must be known, and not 0; and it computes in f32. So does the kernel of recurrent layers, which the CPU alone has.
+/// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so
+/// head sizes must be known, and not 0; and it computes in f32. So does the kernel of recurrent layers, which the CPU
+/// alone has.
 fn has_kernel(composite: &Composite, graph: &Graph, node: &Node, target: &Target) -> bool {
     let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
     match composite {

@@ -140,8 +140,8 @@ fn grouped(
     cast(b, y, ty.dtype)
 }
 
-/// Windows of channels up to this are a sum of slices, which moves along with its readers' layout; larger ones are pooled,
-/// so that a model's number does not decide how many nodes there are.
+/// Windows of channels up to this are a sum of slices, which moves along with its readers' layout; larger ones are
+/// pooled, so that a model's number does not decide how many nodes there are.
 const MAX_SLICES: i64 = 16;
 
 /// `x / (bias + α/size · Σ x²)^β`, the sum over a window of channels.

@@ -4,8 +4,8 @@
 //! y = recurrent x[3, b, 4h], r, h0, c0   →   3 · (contract, gates), concat
 //! ```
 //!
-//! Computed in f32 at least. Layers whose number of steps is open, or larger than [`MOST_STEPS`], are refused. The CPU has a kernel of f32,
-//! and none are written out there but those of f64.
+//! Computed in f32 at least. Layers whose number of steps is open, or larger than [`MOST_STEPS`], are refused. The CPU
+//! has a kernel of f32, and none are written out there but those of f64.
 
 use ir::op::{Activation, ActivationKind, BinaryOp, Cell, Composite, Contract, Elementwise, Recurrent, UnaryOp, View};
 use ir::{DType, Dim, Op, Shape, Value};

@@ -1,11 +1,11 @@
 //! Chooses one e-node a class, counting what is shared once.
 //!
-//! First greedily: each class keeps the cheapest set of classes that computes it, found from its children's sets; a set's
-//! cost is the sum over its members, so sharing within it is counted once. Then what a class cannot see by itself is tried,
-//! and kept where all that the region's roots need gets cheaper: choices that pay only together ([`Group`]), and for each
-//! class its other e-nodes, whose parts somebody else may have paid for. Sets and trials are bounded by the region, which
-//! makes all of it linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would count
-//! shared operands many times.)
+//! First greedily: each class keeps the cheapest set of classes that computes it, found from its children's sets; a
+//! set's cost is the sum over its members, so sharing within it is counted once. Then what a class cannot see by itself
+//! is tried, and kept where all that the region's roots need gets cheaper: choices that pay only together ([`Group`]),
+//! and for each class its other e-nodes, whose parts somebody else may have paid for. Sets and trials are bounded by
+//! the region, which makes all of it linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would
+//! count shared operands many times.)
 
 use std::collections::HashMap;
 

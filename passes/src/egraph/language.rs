@@ -1,10 +1,10 @@
 //! Graph ops as e-nodes.
 //!
 //! Elementwise ops and matrix products are spelled out, so that patterns can name them; any other op is an entry in the
-//! region's table of ops. What a region reads from outside is a leaf; a constant that a rule needs is an entry in the table
-//! of made values, whose bytes come to be only where extraction chooses it. An e-class knows its type, a value of the old
-//! graph that it stands for, and its number where it is one everywhere: constants compare by value, within the rounding of
-//! an f32.
+//! region's table of ops. What a region reads from outside is a leaf; a constant that a rule needs is an entry in the
+//! table of made values, whose bytes come to be only where extraction chooses it. An e-class knows its type, a value of
+//! the old graph that it stands for, and its number where it is one everywhere: constants compare by value, within the
+//! rounding of an f32.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,9 +1,9 @@
 //! Recognition and choice by e-graph.
 //!
 //! Each region (a bounded run of the graph, see [`region`]) becomes an e-graph ([`load`]); [`rules`] add what is equal:
-//! activations in any spelling, softmax, norms and attention from their parts, projections of one input as one product, the
-//! other bracketing of products; [`extract`] picks the cheapest by the roofline of [`crate::cost`]; [`emit`] writes it
-//! down. egg keeps why each equality holds, and [`proof`] puts it into the report.
+//! activations in any spelling, softmax, norms and attention from their parts, projections of one input as one product,
+//! the other bracketing of products; [`extract`] picks the cheapest by the roofline of [`crate::cost`]; [`emit`] writes
+//! it down. egg keeps why each equality holds, and [`proof`] puts it into the report.
 
 mod emit;
 mod extract;

@@ -1,6 +1,7 @@
 //! The price of an attention: what its kernel is predicted to take, however the attention is spelled.
 //!
-//! A whole is worth choosing by what the kernel will take that it becomes, so that kernel is made, at the sizes' hints, and asked.
+//! A whole is worth choosing by what the kernel will take that it becomes, so that kernel is made, at the sizes' hints,
+//! and asked.
 
 use ir::graph::Stage;
 use ir::op::Composite;
@@ -10,12 +11,12 @@ use ir::{Dim, Graph, Op, Origin, Shape, TensorType, Value};
 use crate::cost::CostModel;
 use crate::lower::{lower, mapping};
 
-/// The share of its time that a whole is rated at: the scores of its spelling take memory, which no time shows, and a whole that takes as
-/// long is better.
+/// The share of its time that a whole is rated at: the scores of its spelling take memory, which no time shows, and a
+/// whole that takes as long is better.
 const WORTH: f64 = 0.85;
 
-/// Returns the microseconds of an attention over operands of these types; `None` for other ops, off GPUs, and where its kernel is one of
-/// which nothing is predicted.
+/// Returns the microseconds of an attention over operands of these types; `None` for other ops, off GPUs, and where its
+/// kernel is one of which nothing is predicted.
 pub fn attention(model: &CostModel<'_>, op: &Op, operands: &[&TensorType], result: &TensorType) -> Option<f64> {
     if !model.target.is_gpu() || !matches!(op, Op::Composite(Composite::Attention { .. })) {
         return None;

@@ -1,7 +1,7 @@
 //! Cuts a graph into regions of bounded size, where few values cross.
 //!
-//! Nodes are in topological order, so a region is a run of them. Between the smallest and the largest size allowed, the cut
-//! is where the fewest values are alive across it: between two layers, not in the middle of an activation.
+//! Nodes are in topological order, so a region is a run of them. Between the smallest and the largest size allowed, the
+//! cut is where the fewest values are alive across it: between two layers, not in the middle of an activation.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ pub struct Span {
     pub context: usize,
 }
 
-/// Cuts into runs of `largest / 2` to `largest` nodes (the last may be shorter), each seen with the `context` nodes before
-/// it: a pattern that spans no more than those is found wherever the cuts fall.
+/// Cuts into runs of `largest / 2` to `largest` nodes (the last may be shorter), each seen with the `context` nodes
+/// before it: a pattern that spans no more than those is found wherever the cuts fall.
 pub fn cut(graph: &Graph, largest: usize, context: usize) -> Vec<Span> {
     let n = graph.nodes().len();
     // Values alive across each position: defined before, last read at or after.

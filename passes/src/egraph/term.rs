@@ -1,8 +1,8 @@
 //! Reading an e-graph for recognisers, and the terms that they find and make.
 //!
-//! A recogniser looks for a whole (a softmax, a norm, an attention) among the e-nodes of a class. It answers with two terms:
-//! the one that it saw, e-node by e-node, and the one that equals it. Both go into the e-graph as they are, so that the
-//! proof of a choice names the very operands that were matched.
+//! A recogniser looks for a whole (a softmax, a norm, an attention) among the e-nodes of a class. It answers with two
+//! terms: the one that it saw, e-node by e-node, and the one that equals it. Both go into the e-graph as they are, so
+//! that the proof of a choice names the very operands that were matched.
 
 use egg::{Id, Language};
 use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp, View};

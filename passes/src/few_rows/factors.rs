@@ -42,8 +42,8 @@ impl Factors {
         }
     }
 
-    /// All factors in the order of the view, handed to the new dimensions one after another; one is split where a dimension takes a
-    /// part of it.
+    /// All factors in the order of the view, handed to the new dimensions one after another; one is split where a
+    /// dimension takes a part of it.
     fn reshaped(mut self, result: &Shape) -> Option<Factors> {
         let mut rest: std::collections::VecDeque<usize> = self.view.concat().into();
         let mut view = Vec::with_capacity(result.rank());
@@ -113,7 +113,8 @@ impl Factors {
     }
 }
 
-/// The dimensions of a value from the outermost in memory to the innermost, as far as views and elementwise operations tell.
+/// The dimensions of a value from the outermost in memory to the innermost, as far as views and elementwise operations
+/// tell.
 pub(super) fn order(graph: &Graph, x: Value) -> Vec<usize> {
     let node = graph.node(x.node);
     let shape = &graph.ty(x).shape;

@@ -8,8 +8,9 @@
 //! y      = (x − mean) · scale
 //! ```
 //!
-//! Sums of squares that are taken from an element of the part itself lose at most as many digits as the part's length has, whatever the
-//! numbers; parts are merged as Chan, Golub and LeVeque (Updating formulae and a pairwise algorithm, 1979) merge theirs.
+//! Sums of squares that are taken from an element of the part itself lose at most as many digits as the part's length
+//! has, whatever the numbers; parts are merged as Chan, Golub and LeVeque (Updating formulae and a pairwise algorithm,
+//! 1979) merge theirs.
 
 use ir::op::{BinaryOp, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, NodeId, Op, Shape, Table, Target, Value};
@@ -26,7 +27,8 @@ use crate::rewrite::Builder;
 /// The readers of each node, with which operand of theirs it is.
 pub(super) type Users = Table<NodeId, SmallVec<[(NodeId, u32); 2]>>;
 
-/// How often a row that no registers hold is read, about: for two statistics and the results, with what is computed between.
+/// How often a row that no registers hold is read, about: for two statistics and the results, with what is computed
+/// between.
 const READS: f64 = 6.0;
 /// Bytes of a row that a workgroup holds in registers.
 const HELD_BYTES: i64 = 16384;
@@ -66,8 +68,8 @@ pub(super) fn layer_norm(
     cast(b, y, ty.dtype).map(Some)
 }
 
-/// Says whether what is made of a normalisation's results point by point is stored in an order in which others are neighbours than those
-/// that it reads side by side.
+/// Says whether what is made of a normalisation's results point by point is stored in an order in which others are
+/// neighbours than those that it reads side by side.
 fn is_turned(graph: &Graph, users: &Users, id: NodeId, factors: &Factors) -> bool {
     let mut at = id;
     let mut factors = factors.clone();
@@ -169,8 +171,8 @@ impl Rows {
         self.run() * self.bytes >= 256 || self.run() == self.length
     }
 
-    /// Says whether a kernel that gives a workgroup to each row is about as fast as the steps. One whose results are turned, so that
-    /// neighbours of a row are stored apart, gives memory half a line for each.
+    /// Says whether a kernel that gives a workgroup to each row is about as fast as the steps. One whose results are
+    /// turned, so that neighbours of a row are stored apart, gives memory half a line for each.
     fn one_kernel_serves(&self, target: &Target, is_turned: bool) -> bool {
         let row = self.length * self.bytes;
         if row <= HELD_BYTES {
@@ -263,7 +265,8 @@ impl Rows {
         let (mean, squares) = if steps.second.is_empty() {
             (of_part, squares)
         } else {
-            // Of the parts' sums, and not of their means, which the other launch computes: one launch would have to store those for both.
+            // Of the parts' sums, and not of their means, which the other launch computes: one launch would have to
+            // store those for both.
             let before = with_scalar(b, BinaryOp::Mul, start, pixels)?;
             let total = binary(b, BinaryOp::Add, before, sum)?;
             let total = reduce(b, ReduceOp::Sum, total, steps.second.clone())?;

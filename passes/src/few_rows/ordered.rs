@@ -23,8 +23,8 @@ const AT_ONCE: i64 = 1024;
 /// Elements of a part whose largest one workgroup finds, about.
 const SEARCHED: i64 = 4096;
 
-/// How many elements each part of a row of `n` has: the divisor that is nearest to `about` and has at least `least`. `None` where a row is
-/// not worth parts, or nothing divides it well.
+/// How many elements each part of a row of `n` has: the divisor that is nearest to `about` and has at least `least`.
+/// `None` where a row is not worth parts, or nothing divides it well.
 fn part(n: i64, about: i64, least: i64) -> Option<i64> {
     let mut nearest: Option<(f64, i64)> = None;
     for d in (1..).take_while(|d| d * d <= n).filter(|d| n % d == 0) {

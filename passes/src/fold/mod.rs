@@ -1,9 +1,10 @@
 //! Constant folding.
 //!
-//! Results come from the reference evaluator, so folding cannot disagree with it, or from fast native paths (views, f32 arithmetic). Ops
-//! whose work grows as their operands do are evaluated up to [`LARGE`] elements, so that what is made of weights alone (weights that are
-//! standardised, scaled, normalised) is not made anew in each run; others only where they are small. [`precompute`](crate::precompute) has
-//! the rest evaluated. Nothing is folded that grows: a broadcast stays a view, and what is quantised stays so.
+//! Results come from the reference evaluator, so folding cannot disagree with it, or from fast native paths (views, f32
+//! arithmetic). Ops whose work grows as their operands do are evaluated up to [`LARGE`] elements, so that what is made
+//! of weights alone (weights that are standardised, scaled, normalised) is not made anew in each run; others only where
+//! they are small. [`precompute`](crate::precompute) has the rest evaluated. Nothing is folded that grows: a broadcast
+//! stays a view, and what is quantised stays so.
 
 pub mod native;
 
@@ -19,7 +20,8 @@ use crate::runner::Pass;
 
 /// Results of up to this many elements go through the evaluator.
 const SMALL: usize = 1 << 14;
-/// Ops whose work is about that of reading their operands go through the evaluator up to this many elements of those: a second or so.
+/// Ops whose work is about that of reading their operands go through the evaluator up to this many elements of those: a
+/// second or so.
 const LARGE: usize = 1 << 26;
 /// Results of up to this many elements may be larger than what they are made of.
 const TINY: usize = 256;
@@ -104,8 +106,8 @@ fn is_linear(op: &Op) -> bool {
     }
 }
 
-/// Whether a result takes no more bytes than what it is made of, and there is memory to evaluate it with: numbers of the evaluator have
-/// eight bytes, in operands, results and what is between.
+/// Whether a result takes no more bytes than what it is made of, and there is memory to evaluate it with: numbers of
+/// the evaluator have eight bytes, in operands, results and what is between.
 fn keeps_bytes(dtype: ir::DType, elements: usize, operands: &[&HostTensor]) -> bool {
     let bytes: usize = operands.iter().map(|t| t.bytes.len()).sum();
     let read: usize = operands.iter().map(|t| t.elements()).sum();

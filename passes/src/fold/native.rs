@@ -72,7 +72,8 @@ pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     tensor(t.dtype, shape, bytes)
 }
 
-/// Merges each axis with its left neighbour where the two are one axis of the source too, and leaves out axes of size 1.
+/// Merges each axis with its left neighbour where the two are one axis of the source too, and leaves out axes of size
+/// 1.
 fn merged(shape: &[usize], strides: &[usize]) -> (Vec<usize>, Vec<usize>) {
     let mut axes: Vec<(usize, usize)> = Vec::with_capacity(shape.len());
     for (&size, &stride) in shape.iter().zip(strides).filter(|(size, _)| **size != 1) {
@@ -135,8 +136,8 @@ fn position(index: usize, axes: &[usize], strides: &[usize]) -> usize {
     at
 }
 
-/// Transposes a matrix with rows of `columns` elements in the result, which are `step` apart in the source, tile by tile: both sides
-/// are then read and written by whole cache lines, each once.
+/// Transposes a matrix with rows of `columns` elements in the result, which are `step` apart in the source, tile by
+/// tile: both sides are then read and written by whole cache lines, each once.
 fn transposed<const W: usize>(source: &[[u8; W]], step: usize, out: &mut [u8], columns: usize) {
     let tile = (64 / W).max(16);
     out.par_chunks_mut(tile * columns * W)
@@ -344,8 +345,8 @@ fn element_times(dtype: DType) -> Option<(usize, fn(&mut [u8], f32))> {
     }
 }
 
-/// Returns the largest magnitude along an axis of a matrix whose elements are multiplied by a factor for each position of that axis, for
-/// each position of the other, before any rounding; NaN where there is one.
+/// Returns the largest magnitude along an axis of a matrix whose elements are multiplied by a factor for each position
+/// of that axis, for each position of the other, before any rounding; NaN where there is one.
 pub fn largest_scaled(t: &HostTensor, axis: usize, factors: &[f32]) -> Option<Vec<f32>> {
     let [_, columns] = t.shape[..] else { return None };
     if t.shape.get(axis) != Some(&factors.len()) {

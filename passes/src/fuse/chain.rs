@@ -1,7 +1,7 @@
 //! Epilogues: an anchor grows over what follows it.
 //!
-//! Before: `n5 = contract n1, n2; n6 = add n5, n3; n7 = relu n6`. After: one region `{n5, n6, n7}` anchored at `n5`. The two halves of a
-//! product whose columns are in turns are in its region too, and what they meet in.
+//! Before: `n5 = contract n1, n2; n6 = add n5, n3; n7 = relu n6`. After: one region `{n5, n6, n7}` anchored at `n5`.
+//! The two halves of a product whose columns are in turns are in its region too, and what they meet in.
 
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
@@ -43,7 +43,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Gives back a last node that only widens many numbers: those who read it widen what is stored, which is fewer bytes both ways.
+    /// Gives back a last node that only widens many numbers: those who read it widen what is stored, which is fewer
+    /// bytes both ways.
     fn leave_widened(&mut self, draft: usize) {
         let [.., last] = self.drafts[draft].chain[..] else {
             return;
@@ -65,7 +66,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Takes a node that was given back into the draft again, because its readers cannot compute it. Says whether it was one.
+    /// Takes a node that was given back into the draft again, because its readers cannot compute it. Says whether it
+    /// was one.
     pub(super) fn take_widened(&mut self, id: NodeId) -> bool {
         let operand = self.graph.node(id).operands.first().map(|v| v.node);
         let Some((operand, draft)) = operand.and_then(|node| Some((node, self.draft_of(node)?))) else {
@@ -116,8 +118,8 @@ impl Fuser<'_> {
             .flatten()
     }
 
-    /// Finds a user of `current` that can be applied to its elements one by one; before it, the nodes between the region
-    /// and its other operands that must come along.
+    /// Finds a user of `current` that can be applied to its elements one by one; before it, the nodes between the
+    /// region and its other operands that must come along.
     fn next_in_chain(&mut self, draft: usize, current: NodeId) -> Option<Vec<NodeId>> {
         let mut users: SmallVec<[NodeId; 4]> = self.users[current].iter().map(|(u, _)| *u).collect();
         users.dedup();
@@ -145,7 +147,8 @@ impl Fuser<'_> {
         }
         let node = self.graph.node(user);
         match &node.op {
-            // Integers that are stored anyway are made numbers where those are read, as are those that others go on with.
+            // Integers that are stored anyway are made numbers where those are read, as are those that others go on
+            // with.
             Op::Elementwise(_)
                 if self.dequantised[user.index()]
                     && !self.dequantised[current.index()]
@@ -169,7 +172,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Says whether what is made of a stored integer, from `id` on, is read point by point in other regions and nowhere else.
+    /// Says whether what is made of a stored integer, from `id` on, is read point by point in other regions and nowhere
+    /// else.
     fn goes_on_elsewhere(&self, draft: usize, id: NodeId) -> bool {
         let mut last = id;
         loop {
@@ -194,8 +198,8 @@ impl Fuser<'_> {
             && self.users[last].iter().all(|(user, _)| elsewhere(*user))
     }
 
-    /// Adds `id` to `along`, and before it those of its operands that are computed from the region itself (the two arms of
-    /// a diamond such as `x · sigmoid(x)`). All must be elementwise in one shape.
+    /// Adds `id` to `along`, and before it those of its operands that are computed from the region itself (the two arms
+    /// of a diamond such as `x · sigmoid(x)`). All must be elementwise in one shape.
     fn bring_along(&self, draft: usize, id: NodeId, along: &mut Vec<NodeId>) -> Result<(), Option<Barrier>> {
         if along.contains(&id) {
             return Ok(());

@@ -130,8 +130,8 @@ pub fn generated(graph: &Graph) -> Vec<bool> {
     generated
 }
 
-/// Marks what is made by a few instructions of positions along the last axis and of numbers that are the same all along it, such as a
-/// comparison of keys' positions with the length of each sequence.
+/// Marks what is made by a few instructions of positions along the last axis and of numbers that are the same all along
+/// it, such as a comparison of keys' positions with the length of each sequence.
 pub fn positional(graph: &Graph, generated: &[bool]) -> Vec<bool> {
     use ir::Entity;
     let mut positional = vec![false; graph.nodes().len()];
@@ -146,8 +146,8 @@ pub fn positional(graph: &Graph, generated: &[bool]) -> Vec<bool> {
     positional
 }
 
-/// Marks the numbers that are made of one stored integer of 8 bits each by a few instructions: what reads the integer makes them again
-/// for less than numbers take from memory.
+/// Marks the numbers that are made of one stored integer of 8 bits each by a few instructions: what reads the integer
+/// makes them again for less than numbers take from memory.
 pub fn dequantised(graph: &Graph, generated: &[bool]) -> Vec<bool> {
     use ir::Entity;
     use ir::op::{BinaryOp, Elementwise};

@@ -1,7 +1,7 @@
 //! Prologues and index maps: a map is computed where it is read.
 //!
-//! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through the
-//! transposed index.
+//! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through
+//! the transposed index.
 
 use ir::op::{Composite, Elementwise, Gather, View};
 use ir::schedule::RegionKind;
@@ -139,7 +139,8 @@ impl Fuser<'_> {
         if !self.options.fuse {
             return Err(Barrier::Disabled);
         }
-        // Unpacking again in each product costs less than numbers that are read from memory, as does what is made of bytes.
+        // Unpacking again in each product costs less than numbers that are read from memory, as does what is made of
+        // bytes.
         let made = self.generated[id.index()] || self.dequantised[id.index()] || self.masks_by_position(id);
         let free = is_free(op) || made || unpacks || looked_up;
         if !free {
@@ -181,8 +182,8 @@ impl Fuser<'_> {
         false
     }
 
-    /// Says whether the map is a cast to a type that is no narrower. What is narrowed is stored: whoever makes the value does so for
-    /// nothing, and a product reads the fewer bytes in wide accesses.
+    /// Says whether the map is a cast to a type that is no narrower. What is narrowed is stored: whoever makes the
+    /// value does so for nothing, and a product reads the fewer bytes in wide accesses.
     fn widens(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         match node.op {
@@ -191,8 +192,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Says whether all readers are products that have the value on their right, views in between or not, or attentions that have
-    /// these as their values.
+    /// Says whether all readers are products that have the value on their right, views in between or not, or attentions
+    /// that have these as their values.
     fn feeds_products(&self, id: NodeId) -> bool {
         self.users[id].iter().all(|(user, position)| match self.op(*user) {
             Op::Contract(_) => *position == 1,
@@ -203,8 +204,9 @@ impl Fuser<'_> {
         })
     }
 
-    /// Says whether the map is a few instructions for each element of so few queries that a launch costs more than computing them where
-    /// attentions read them, as a decoder's are turned by their positions. Views in between are computed there, too.
+    /// Says whether the map is a few instructions for each element of so few queries that a launch costs more than
+    /// computing them where attentions read them, as a decoder's are turned by their positions. Views in between are
+    /// computed there, too.
     fn makes_few_queries(&self, id: NodeId) -> bool {
         self.target.is_gpu()
             && matches!(self.op(id), Op::Elementwise(_))
@@ -221,8 +223,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Says whether all readers mask attentions with the map, or fold it, and it is a few instructions on positions: kernels then see which
-    /// keys it hides, and read none of its elements from memory.
+    /// Says whether all readers mask attentions with the map, or fold it, and it is a few instructions on positions:
+    /// kernels then see which keys it hides, and read none of its elements from memory.
     fn masks_by_position(&self, id: NodeId) -> bool {
         self.target.is_gpu()
             && self.positional[id.index()]
@@ -233,8 +235,8 @@ impl Fuser<'_> {
             })
     }
 
-    /// Says whether the map looks up rows (pages of a cache) that attentions alone read, as their keys or values. A kernel looks a page up
-    /// where it reads it; what lies along the last axis stays together.
+    /// Says whether the map looks up rows (pages of a cache) that attentions alone read, as their keys or values. A
+    /// kernel looks a page up where it reads it; what lies along the last axis stays together.
     fn is_paged(&self, id: NodeId) -> bool {
         let Op::Gather(Gather::Take { axis }) = self.op(id) else {
             return false;
@@ -266,8 +268,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Says whether the map is a few instructions on what lies in memory anyway, for so few elements that a launch costs more than
-    /// computing them in each reader.
+    /// Says whether the map is a few instructions on what lies in memory anyway, for so few elements that a launch
+    /// costs more than computing them in each reader.
     fn is_slight(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let there = |v: &Value| self.role(v.node) == Role::Leaf;
@@ -278,8 +280,8 @@ impl Fuser<'_> {
             && self.evaluations_of(id) <= SLIGHT
     }
 
-    /// Says whether the map is a few instructions on so many narrower numbers that what its readers take from memory is less than what the
-    /// map would have stored: a normalisation's `f32` of an image in `f16`, less the mean.
+    /// Says whether the map is a few instructions on so many narrower numbers that what its readers take from memory is
+    /// less than what the map would have stored: a normalisation's `f32` of an image in `f16`, less the mean.
     fn reads_less(&self, id: NodeId) -> bool {
         let elements = self.elements(id);
         self.target.is_gpu()
@@ -298,7 +300,8 @@ impl Fuser<'_> {
         self.target.is_gpu() && from.is_float() && from.bits() < to.bits() && self.elements(id) >= MANY
     }
 
-    /// Says whether a value is a few instructions on one tensor of as many but narrower numbers, and on tensors that are much smaller.
+    /// Says whether a value is a few instructions on one tensor of as many but narrower numbers, and on tensors that
+    /// are much smaller.
     fn is_of_narrower(&self, value: Value, elements: i64, depth: usize) -> bool {
         let node = self.graph.node(value.node);
         match &node.op {
@@ -336,7 +339,8 @@ impl Fuser<'_> {
         self.evaluations_of(id) >= REPEAT_LIMIT * self.elements(id).max(1)
     }
 
-    /// How often elements of a node are computed by its readers. One that has it twice, as a square has, computes it once.
+    /// How often elements of a node are computed by its readers. One that has it twice, as a square has, computes it
+    /// once.
     fn evaluations_of(&self, id: NodeId) -> i64 {
         let readers = &self.users[id];
         let is_again = |at: usize| readers[..at].iter().any(|(user, _)| *user == readers[at].0);

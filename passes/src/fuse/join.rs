@@ -4,9 +4,10 @@
 //! n3 = concat n1, n2; n4 = cast n3; return n3, n4
 //! ```
 //!
-//! `n3` is stored, for somebody else reads it. A kernel for `n4` would read it again: instead `n4` is computed from the element at hand, and
-//! the region stores both. What else the reader reads is there before the region begins, so that regions stay acyclic. GPUs only: there a
-//! launch costs more than a second store, and the CPU has direct forms of what copies.
+//! `n3` is stored, for somebody else reads it. A kernel for `n4` would read it again: instead `n4` is computed from the
+//! element at hand, and the region stores both. What else the reader reads is there before the region begins, so that
+//! regions stay acyclic. GPUs only: there a launch costs more than a second store, and the CPU has direct forms of what
+//! copies.
 //!
 //! ```text
 //! n3 = add n1, n2; n4 = rms_norm n3, scale; …; n9 = add n3, n8
@@ -89,7 +90,8 @@ impl Fuser<'_> {
         self.remove_drafts(&gone);
     }
 
-    /// Lets each small pointwise region take in those that read nothing else than it does, and have results of its shape.
+    /// Lets each small pointwise region take in those that read nothing else than it does, and have results of its
+    /// shape.
     pub(super) fn join_neighbours(&mut self) {
         if !self.options.fuse || !self.target.is_gpu() {
             return;
@@ -171,8 +173,8 @@ impl Fuser<'_> {
         (*kind == RegionKind::Pointwise && chain[..] == [id]).then_some(draft)
     }
 
-    /// Returns the region of a reader that can be computed from the elements of a region: it is elementwise in the same shape, and
-    /// all else that it reads is an input, a constant or what the region reads too.
+    /// Returns the region of a reader that can be computed from the elements of a region: it is elementwise in the same
+    /// shape, and all else that it reads is an input, a constant or what the region reads too.
     fn may_join(&self, draft: usize, user: NodeId) -> Option<usize> {
         let reader = self.pointwise_root(user).filter(|reader| *reader != draft)?;
         let chain = &self.drafts[draft].chain;

@@ -12,8 +12,8 @@ const VISIT_LIMIT: usize = 4096;
 impl Fuser<'_> {
     /// Says whether `value` is computed from a result of draft `target`, each draft taken as one node.
     ///
-    /// What lies before the draft's [stretch](Fuser::stretch) cannot depend on it, which keeps the search short; a search that is
-    /// still too long answers yes, which is the safe side.
+    /// What lies before the draft's [stretch](Fuser::stretch) cannot depend on it, which keeps the search short; a
+    /// search that is still too long answers yes, which is the safe side.
     pub(super) fn depends_on(&self, value: Value, target: usize) -> bool {
         let anchor = self.drafts[target].chain[0];
         let floor = match self.stretch {

@@ -1,13 +1,15 @@
 //! Fusion: which nodes run together.
 //!
-//! 1. **Epilogues** ([`chain`]). Each anchor (contraction, convolution, reduction, …) grows forward over the elementwise ops
-//!    and invertible views that follow it, as long as the region would not come to wait for itself.
+//! 1. **Epilogues** ([`chain`]). Each anchor (contraction, convolution, reduction, …) grows forward over the
+//!    elementwise ops and invertible views that follow it, as long as the region would not come to wait for itself.
 //!    What folds rows takes in what quantises them ([`rows`]).
-//! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that reads it;
-//!    views and values made from nothing are taken into every reader. What nobody can take becomes a pointwise region.
-//! 3. **Readers of elements** ([`join`]). What goes on with the elements that a pointwise region stores anyway is stored beside them.
-//! 4. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can store them
-//!    where it would put them.
+//! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that
+//!    reads it; views and values made from nothing are taken into every reader. What nobody can take becomes a
+//!    pointwise region.
+//! 3. **Readers of elements** ([`join`]). What goes on with the elements that a pointwise region stores anyway is
+//!    stored beside them.
+//! 4. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can
+//!    store them where it would put them.
 //! 5. The regions are ordered ([`crate::order`]).
 //!
 //! Legality is in [`legality`]; every edge that stays unfused gets a [`Barrier`].
@@ -102,8 +104,8 @@ struct Fuser<'a> {
     /// The drafts in which a node is computed or read in place.
     regions: Vec<SmallVec<[u32; 2]>>,
     drafts: Vec<Draft>,
-    /// The first and last node of the drafts that overlap by their ids, one with the next, up to the draft that was made last.
-    /// All drafts before it end before it begins, so nothing before it can read what is in it or after it.
+    /// The first and last node of the drafts that overlap by their ids, one with the next, up to the draft that was
+    /// made last. All drafts before it end before it begins, so nothing before it can read what is in it or after it.
     stretch: Option<(NodeId, NodeId)>,
     /// How often elements of a node that is computed where it is read are computed, symbols at their hints.
     evaluations: Vec<i64>,
@@ -174,8 +176,8 @@ impl Fuser<'_> {
         role(self.op(id))
     }
 
-    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it, and its depthwise
-    /// convolutions see images and filters through transpositions.
+    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it,
+    /// and its depthwise convolutions see images and filters through transpositions.
     fn need(&self, id: NodeId, position: usize) -> OperandNeed {
         let node = self.graph.node(id);
         let positional = |v: Value| self.positional[v.node.index()];

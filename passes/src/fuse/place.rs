@@ -1,7 +1,8 @@
 //! Concats without a kernel: each part is stored in its place by the region that makes it.
 //!
-//! Before: `n1 = conv …; n2 = conv …; n3 = concat n1, n2`, three regions. After: two, which store to one buffer. This is done
-//! last, to concats that would only copy: a concat that a reader takes in as an index map costs nothing already.
+//! Before: `n1 = conv …; n2 = conv …; n3 = concat n1, n2`, three regions. After: two, which store to one buffer. This
+//! is done last, to concats that would only copy: a concat that a reader takes in as an index map costs nothing
+//! already.
 
 use ir::op::View;
 use ir::schedule::RegionKind;
@@ -31,7 +32,8 @@ impl Fuser<'_> {
         self.remove_drafts(&gone);
     }
 
-    /// Says whether a node is a concat of results that are read by nothing else, each made by a region that can store anywhere.
+    /// Says whether a node is a concat of results that are read by nothing else, each made by a region that can store
+    /// anywhere.
     fn only_gathers(&self, concat: NodeId) -> bool {
         let node = self.graph.node(concat);
         // Two kernels cannot each write a part of a byte.

@@ -77,7 +77,8 @@ pub enum Barrier {
     ShapeDiffers,
     /// The producer has no epilogue (a library call, sort or scatter).
     NoEpilogue,
-    /// The consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those.
+    /// The consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of
+    /// those.
     OtherAnchor,
     /// The consumer joins it with what another collective brings, which need not have come when this is computed.
     Collective,

@@ -4,9 +4,9 @@
 //! n4 = rms_norm n1, n2; n6 = reduce (abs n4) {op=max, axes=[1], keep_dims}; n9 = cast (clip (round (div n4, n6))) : i8
 //! ```
 //!
-//! becomes one region `{n4 .. n9}` anchored at `n4`. It reads the row once and stores bytes and their scale. What goes on in bytes is
-//! all that is taken: other folds of a row have readers of their own, and lose nothing by being stored. GPUs only: the CPU has direct
-//! forms of rows, which such a region would not be.
+//! becomes one region `{n4 .. n9}` anchored at `n4`. It reads the row once and stores bytes and their scale. What goes
+//! on in bytes is all that is taken: other folds of a row have readers of their own, and lose nothing by being stored.
+//! GPUs only: the CPU has direct forms of rows, which such a region would not be.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -80,8 +80,8 @@ impl Row {
 }
 
 impl Fuser<'_> {
-    /// Takes into an anchor's draft what quantises its row: more folds along it, one number a row, and elements of the row. Says
-    /// whether there is such.
+    /// Takes into an anchor's draft what quantises its row: more folds along it, one number a row, and elements of the
+    /// row. Says whether there is such.
     pub(super) fn grow_along_row(&mut self, draft: usize, anchor: NodeId) -> bool {
         if !self.target.is_gpu() {
             return false;
@@ -130,7 +130,8 @@ impl Fuser<'_> {
         true
     }
 
-    /// Adds a node to what follows, and before it what it needs that folds the row too: `depth` nodes after it wait for it.
+    /// Adds a node to what follows, and before it what it needs that folds the row too: `depth` nodes after it wait for
+    /// it.
     fn row_takes(&self, draft: usize, row: &Row, id: NodeId, along: &mut Vec<NodeId>, depth: usize) -> Result<(), ()> {
         if along.contains(&id) {
             return Ok(());
@@ -190,7 +191,8 @@ impl Fuser<'_> {
         false
     }
 
-    /// Returns of what could be taken the part that the bytes of the row are made of, in order; `None` where there are no bytes.
+    /// Returns of what could be taken the part that the bytes of the row are made of, in order; `None` where there are
+    /// no bytes.
     fn quantising(&self, row: &Row, anchor: NodeId, taken: &[NodeId]) -> Option<Vec<NodeId>> {
         let is_bytes = |id: &NodeId| {
             let ty = &self.graph.node(*id).results[0];

@@ -4,9 +4,9 @@
 //! conv(x [N, C, H, W])     becomes     transpose(conv_last(transpose x))
 //! ```
 //!
-//! and then transposes sink: through elementwise ops, concats, pads, slices, reductions, softmax and reshapes, until they
-//! meet the transpose in front of the next convolution and cancel. On a plain CNN the one at the input stays, and one where
-//! a spatial extent is flattened. Filters are permuted at compile time.
+//! and then transposes sink: through elementwise ops, concats, pads, slices, reductions, softmax and reshapes, until
+//! they meet the transpose in front of the next convolution and cancel. On a plain CNN the one at the input stays, and
+//! one where a spatial extent is flattened. Filters are permuted at compile time.
 //!
 //! Before: convolutions in either layout. After: all convolutions and poolings of the graph have channels last.
 

@@ -15,7 +15,8 @@ const PLANES: i64 = 3;
 
 /// Scaled dot-product attention; see `ir::op::Composite::Attention`.
 ///
-/// Where there is one query, a GPU takes the heads that share keys as the rows of one tile: they are read once for all of them.
+/// Where there is one query, a GPU takes the heads that share keys as the rows of one tile: they are read once for all
+/// of them.
 pub fn attention(
     b: &mut Builder<'_>,
     target: &Target,
@@ -198,8 +199,8 @@ pub fn attention(
     }))
 }
 
-/// Brings the parts' outputs together, each with the share that its keys have of all weights. Where all keys of all parts are masked,
-/// the shares are no numbers, as the weights of one launch would be.
+/// Brings the parts' outputs together, each with the share that its keys have of all weights. Where all keys of all
+/// parts are masked, the shares are no numbers, as the weights of one launch would be.
 fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
     let load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, PLANES * parts, dims, cell);
     let [outs, largest, totals] = [0, 1, 2].map(|before| {

@@ -13,7 +13,8 @@ use super::LowerError;
 use super::index::{Atom, Linear, Space, linearize};
 use super::views::part_to_whole;
 
-/// For each call of [`Builder::iterate`], which neighbouring dims share one axis: `joins[call][i]` joins dims `i` and `i + 1`.
+/// For each call of [`Builder::iterate`], which neighbouring dims share one axis: `joins[call][i]` joins dims `i` and
+/// `i + 1`.
 pub type Joins = Vec<Vec<bool>>;
 
 /// Axes that are made as several: of the `i`-th axis that a builder makes otherwise, the extents, outermost first.
@@ -65,8 +66,8 @@ pub struct Builder<'a> {
     pub made_for: Table<AxisId, usize>,
 }
 
-/// What a kernel does of its region: all, or one of the launches that share it: a contraction whose depth, or an attention whose keys, are
-/// cut into so many parts, or a convolution whose image is cut into patches.
+/// What a kernel does of its region: all, or one of the launches that share it: a contraction whose depth, or an
+/// attention whose keys, are cut into so many parts, or a convolution whose image is cut into patches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
     Whole,
@@ -345,8 +346,8 @@ impl<'a> Builder<'a> {
         self.cast(to, e)
     }
 
-    /// Brings the fold of no elements into the range of a 4-bit type, whose arithmetic is done in 8 bits; other folds of it are
-    /// inside already.
+    /// Brings the fold of no elements into the range of a 4-bit type, whose arithmetic is done in 8 bits; other folds
+    /// of it are inside already.
     pub fn within_range(&mut self, op: ReduceOp, dtype: DType, e: ExprId) -> ExprId {
         let bound = match (op, dtype) {
             (ReduceOp::Max, DType::I4 | DType::U4) => BinaryOp::Max,
@@ -358,8 +359,8 @@ impl<'a> Builder<'a> {
         self.binary(bound, e, end)
     }
 
-    /// Applies an elementwise op to operands in arithmetic types; `dtype` is the result's. What is computed in more bits than
-    /// the type has is wrapped to it at once, since what follows need not be a ring's operation.
+    /// Applies an elementwise op to operands in arithmetic types; `dtype` is the result's. What is computed in more
+    /// bits than the type has is wrapped to it at once, since what follows need not be a ring's operation.
     pub fn elementwise(&mut self, op: Elementwise, dtype: DType, operands: &[ExprId]) -> ExprId {
         let nibble = matches!(dtype, DType::I4 | DType::U4);
         match op {
@@ -408,7 +409,8 @@ impl<'a> Builder<'a> {
             let factor = match atom {
                 Atom::Axis(a) => self.exprs.add(Expr::Axis(*a), DType::I64),
                 Atom::Expr(e) => *e,
-                // The machine's division truncates; behind a pad the index may be negative, and then the floor is meant.
+                // The machine's division truncates; behind a pad the index may be negative, and then the floor is
+                // meant.
                 Atom::Div(x, d) => {
                     let floored = !x.is_nonnegative(self.space());
                     let (mut x, d) = (self.index_expr(x), self.size(d));

@@ -1,7 +1,7 @@
 //! Two products with what lies between them, as one kernel: `f(X · A) · B`.
 //!
-//! The body is that of attention whose scores are the weights: rows of `X` are the queries, columns of `A` the keys, rows of `B` the values.
-//! The first product's results stay in registers. [`crate::chains`] makes the regions.
+//! The body is that of attention whose scores are the weights: rows of `X` are the queries, columns of `A` the keys,
+//! rows of `B` the values. The first product's results stay in registers. [`crate::chains`] makes the regions.
 
 use ir::kernel::{AttentionBody, Axis, AxisId, Body, Weights};
 use ir::op::Contract;
@@ -34,7 +34,8 @@ fn is_plain(b: &Builder<'_>, id: NodeId, c: &Contract) -> bool {
 /// Lowers a region of two products, the second of which is the anchor.
 ///
 /// # Errors
-/// Products of batches of matrices, products whose rows differ, or a first product that the second reads in another way than by its left operand.
+/// Products of batches of matrices, products whose rows differ, or a first product that the second reads in another way
+/// than by its left operand.
 pub fn chain(b: &mut Builder<'_>, first: NodeId, second: &Contract) -> Result<Body, LowerError> {
     let anchor = b.region.anchor;
     let not_here = |b: &Builder<'_>| b.not_in_region(first.into());

@@ -140,7 +140,8 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     }))
 }
 
-/// Returns what the left operand is the norm of, and its epsilon, where the region has the norm too ([`crate::row_scales`]).
+/// Returns what the left operand is the norm of, and its epsilon, where the region has the norm too
+/// ([`crate::row_scales`]).
 fn norm_within(b: &Builder<'_>, contract: &Contract, lhs: Value) -> Option<(Value, f64)> {
     let node = b.graph.node(lhs.node);
     let Op::Composite(Composite::RmsNorm { axis, epsilon }) = &node.op else {
@@ -179,8 +180,8 @@ fn interleaved_halves(b: &Builder<'_>) -> Option<[Value; 2]> {
     pairs::interleaved_halves(b.graph, &halves, anchor).map(|halves| halves.map(Value::from))
 }
 
-/// The element of an operand in the type that goes into the product: as it is stored, and of a value that is computed on the way in
-/// the type that the graph gives it, where that is a float narrower than the arithmetic.
+/// The element of an operand in the type that goes into the product: as it is stored, and of a value that is computed
+/// on the way in the type that the graph gives it, where that is a float narrower than the arithmetic.
 pub(super) fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
     let e = narrow(b, e);
     let dtype = b.graph.ty(of).dtype;
@@ -197,8 +198,8 @@ pub(super) fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
     }
 }
 
-/// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes numbers,
-/// or makes floats of integers, is the model's own and stays.
+/// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes
+/// numbers, or makes floats of integers, is the model's own and stays.
 fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
     let widens = |to: DType, inner: ExprId| {
         let from = b.exprs.dtype(inner);
@@ -214,8 +215,9 @@ fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
     }
 }
 
-/// A convolution's sum with its bias, in the type that arithmetic on the result is done in. Floats are rounded after the bias is
-/// added; integers are converted before, so that a bias wider than the sum, or with a fraction, is added as it is.
+/// A convolution's sum with its bias, in the type that arithmetic on the result is done in. Floats are rounded after
+/// the bias is added; integers are converted before, so that a bias wider than the sum, or with a fraction, is added as
+/// it is.
 pub fn biased(b: &mut Builder<'_>, sum: ExprId, bias: Option<ExprId>, out: DType) -> ExprId {
     let out = arithmetic(out);
     let Some(bias) = bias else { return b.cast(out, sum) };

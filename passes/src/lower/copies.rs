@@ -1,7 +1,8 @@
 //! Copies: pointwise kernels of one load and one store, whose strides the CPU moves memory by.
 //!
-//! Before: `store out[i * 64 + k] = in0[i * 24 + k]`. After: the same, and that it is 24 and 1 elements from point to point where it is
-//! loaded, 64 and 1 where it is stored. An axis that is taken apart by divisions is split until none is left.
+//! Before: `store out[i * 64 + k] = in0[i * 24 + k]`. After: the same, and that it is 24 and 1 elements from point to
+//! point where it is loaded, 64 and 1 where it is stored. An axis that is taken apart by divisions is split until none
+//! is left.
 
 use ir::kernel::{AxisId, CopyBody, CopyStep, Expr, Loops, Stmt};
 use ir::{Dim, Entity};

@@ -9,8 +9,8 @@ use super::index::Linear;
 use super::views::{broadcast, to_result};
 
 impl Builder<'_> {
-    /// Applies the region's epilogue to the anchor's result `e` at `coords` and returns the stores, each for every point of
-    /// `axes`.
+    /// Applies the region's epilogue to the anchor's result `e` at `coords` and returns the stores, each for every
+    /// point of `axes`.
     pub fn epilogue(
         &mut self,
         result: Value,
@@ -67,8 +67,8 @@ impl Builder<'_> {
         Ok(stores)
     }
 
-    /// The coordinates at which a node of the epilogue is being computed: those of the operand in its own shape that was
-    /// computed last.
+    /// The coordinates at which a node of the epilogue is being computed: those of the operand in its own shape that
+    /// was computed last.
     fn coords_of_operand(&self, id: NodeId) -> Result<Vec<Linear>, LowerError> {
         let node = self.graph.node(id);
         node.operands
@@ -80,8 +80,8 @@ impl Builder<'_> {
             .ok_or_else(|| self.not_in_region(id.into()))
     }
 
-    /// Remembers a computed value. Along dims of size 1 its coordinate is 0, also where the body has an axis for them: readers
-    /// ask for it that way.
+    /// Remembers a computed value. Along dims of size 1 its coordinate is 0, also where the body has an axis for them:
+    /// readers ask for it that way.
     fn keep(&mut self, value: Value, e: ExprId, coords: Vec<Linear>, axes: &[AxisId], stores: &mut Vec<Stmt>) {
         let coords = broadcast(&coords, self.shape(value));
         if self.region.outputs.contains(&value) {

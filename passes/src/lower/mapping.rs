@@ -1,7 +1,7 @@
 //! How a kernel's points are spread over a GPU's threads.
 //!
-//! Before: a kernel whose body is complete. After: its [`Mapping`], from the kernel's sizes (symbols at their hints), the
-//! strides of its accesses and the target's facts. The printer follows it and decides nothing.
+//! Before: a kernel whose body is complete. After: its [`Mapping`], from the kernel's sizes (symbols at their hints),
+//! the strides of its accesses and the target's facts. The printer follows it and decides nothing.
 //!
 //! | body | mapping |
 //! |---|---|
@@ -71,9 +71,10 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     }
 }
 
-/// Returns what the choice among the mappings of a contraction or an attention depends on, as a line of text: equal lines are served by
-/// equal mappings. A convolution always has one, since a call may be chosen before its kernel. `None` where there is nothing to choose: other
-/// bodies, products that neither matrix units nor rows at a time take, attentions whose sums do not stay in registers, and parts of attentions.
+/// Returns what the choice among the mappings of a contraction or an attention depends on, as a line of text: equal
+/// lines are served by equal mappings. A convolution always has one, since a call may be chosen before its kernel.
+/// `None` where there is nothing to choose: other bodies, products that neither matrix units nor rows at a time take,
+/// attentions whose sums do not stay in registers, and parts of attentions.
 pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<String> {
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match Tunable::of(kernel, target)? {
@@ -82,7 +83,8 @@ pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<St
     }
 }
 
-/// As [`product`], of a contraction with at least `from` rows and less than twice as many. Other open sizes are at their hints.
+/// As [`product`], of a contraction with at least `from` rows and less than twice as many. Other open sizes are at
+/// their hints.
 pub fn product_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64) -> Option<String> {
     match Tunable::of(kernel, target)? {
         Tunable::Product(body) | Tunable::Alone(body) => {
@@ -124,8 +126,8 @@ const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block
     }
 }
 
-/// Returns the mappings of a contraction or an attention that its target can hold, the one that [`choose`] takes first, the others by their
-/// predicted clocks. Symbols are at their hints.
+/// Returns the mappings of a contraction or an attention that its target can hold, the one that [`choose`] takes first,
+/// the others by their predicted clocks. Symbols are at their hints.
 pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match Tunable::of(kernel, target) {
@@ -145,8 +147,8 @@ pub fn candidates_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: 
     }
 }
 
-/// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by workgroups of its own,
-/// where that is predicted to take less time than the kernel takes with its mapping.
+/// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by
+/// workgroups of its own, where that is predicted to take less time than the kernel takes with its mapping.
 pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second) -> Option<i64> {
     // Nothing to share.
     if kernel.axes.values().any(|axis| axis.extent.is(0)) {
@@ -166,8 +168,8 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
     }
 }
 
-/// Predicts the microseconds of a contraction with its mapping, to be compared with those of others for the same target; `None` for other
-/// bodies and for plain tiles, whose clocks are not compared with others'.
+/// Predicts the microseconds of a contraction with its mapping, to be compared with those of others for the same
+/// target; `None` for other bodies and for plain tiles, whose clocks are not compared with others'.
 pub fn product_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<f64> {
     let (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) = (&kernel.body, &kernel.mapping) else {
         return None;
@@ -191,8 +193,8 @@ pub fn best_product_us(kernel: &Kernel, symbols: &Symbols, target: &Target, rows
     is_compared.then(|| mapper.clocks(body, &mapping) / (target.clock_ghz * 1e3))
 }
 
-/// Predicts the microseconds of an attention with its mapping, without its launch and what waits for memory; `None` for other bodies and for
-/// heads so wide that their sums are in LDS.
+/// Predicts the microseconds of an attention with its mapping, without its launch and what waits for memory; `None` for
+/// other bodies and for heads so wide that their sums are in LDS.
 pub fn attention_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<f64> {
     match &kernel.body {
         Body::Attention(body) if body.weights == Weights::Softmax => {
@@ -202,8 +204,8 @@ pub fn attention_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Opti
     }
 }
 
-/// As [`product_us`], of chained products by matrix instructions: the time of one kernel, and the part of it that lies between the products,
-/// which [`product_us`] has not in that of the first.
+/// As [`product_us`], of chained products by matrix instructions: the time of one kernel, and the part of it that lies
+/// between the products, which [`product_us`] has not in that of the first.
 pub fn chain_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<[f64; 2]> {
     let (Body::Attention(body), Mapping::FlashMatrix(tiling)) = (&kernel.body, &kernel.mapping) else {
         return None;
@@ -213,7 +215,8 @@ pub fn chain_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<[
     (body.weights == Weights::Scores).then(|| clocks.map(|clocks| clocks / (target.clock_ghz * 1e3)))
 }
 
-/// Predicts the microseconds that a contraction saves where its depth is cut into parts as [`parts`] says; 0 where it is not.
+/// Predicts the microseconds that a contraction saves where its depth is cut into parts as [`parts`] says; 0 where it
+/// is not.
 pub fn saved_by_parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second) -> f64 {
     let Body::Contract(body) = &kernel.body else { return 0.0 };
     let cut = parts(kernel, symbols, target, second);
@@ -226,8 +229,8 @@ pub fn second_launch_us(target: &Target) -> f64 {
     parts::SECOND_LAUNCH * target.launch_us
 }
 
-/// Returns the mappings of a contraction whose workgroups share out the depth of tiles, by their predicted clocks. None where sizes are open
-/// or there are batches. They need scratch memory, which [`super::shared`] adds.
+/// Returns the mappings of a contraction whose workgroups share out the depth of tiles, by their predicted clocks. None
+/// where sizes are open or there are batches. They need scratch memory, which [`super::shared`] adds.
 pub fn sharings(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
     let Some(Tunable::Product(body)) = Tunable::of(kernel, target) else {
         return Vec::new();
@@ -237,8 +240,8 @@ pub fn sharings(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapp
     all.into_iter().map(|(mapping, _)| mapping).collect()
 }
 
-/// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a stored result and
-/// the launch that would store it.
+/// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a
+/// stored result and the launch that would store it.
 pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target) -> bool {
     let mapper = Mapper::at_hints(kernel, symbols, target);
     matches!(&kernel.body, Body::Row(row) if mapper.rows_of_parts_pay(row, parts))
@@ -277,9 +280,9 @@ const MOST_ROWS: i64 = 1 << 16;
 /// How much slower than the best a mapping may be that serves more rows.
 const NEARLY: f64 = 1.2;
 
-/// Returns the number of rows of a contraction that the model leaves open, as a size, and the least number of each range of them that
-/// may have a mapping of its own: powers of two, each standing for the rows from it to the next, the last for all above it too. `None`
-/// where the rows are known, and on the CPU.
+/// Returns the number of rows of a contraction that the model leaves open, as a size, and the least number of each
+/// range of them that may have a mapping of its own: powers of two, each standing for the rows from it to the next, the
+/// last for all above it too. `None` where the rows are known, and on the CPU.
 pub fn open_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(Dim, Vec<i64>)> {
     let Body::Contract(body) = &kernel.body else {
         return None;
@@ -309,8 +312,8 @@ pub struct Chosen<'a> {
     pub tuned: &'a dyn Fn(i64) -> Option<Mapping>,
 }
 
-/// Maps a contraction for each range of rows that its open sizes allow: the number of rows as a size, and the mappings in
-/// ascending order, the first from 0. `None` where the rows are known.
+/// Maps a contraction for each range of rows that its open sizes allow: the number of rows as a size, and the mappings
+/// in ascending order, the first from 0. `None` where the rows are known.
 pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target, chosen: &Chosen<'_>) -> Option<(Dim, Vec<Range>)> {
     let (size, firsts) = open_rows(kernel, symbols, target)?;
     let Body::Contract(body) = &kernel.body else {

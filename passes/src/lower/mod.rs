@@ -1,10 +1,10 @@
 //! Lowering: a region becomes a kernel.
 //!
-//! The anchor's file makes the body; operands are *pulled* (an element at coordinates becomes an expression over what the
-//! region reads, [`pull`]) and the epilogue is *pushed* (applied to the element at hand and stored, [`epilogue`]). Views are
-//! maps of coordinates ([`views`]) in an index algebra in which reshapes cancel ([`index`]). Axes that every access steps
-//! through alike are then joined ([`collapse`]), positions that nothing shows to be inside their buffers are clamped for GPUs
-//! ([`prove`]), and the [`mapping`] onto threads is chosen last.
+//! The anchor's file makes the body; operands are *pulled* (an element at coordinates becomes an expression over what
+//! the region reads, [`pull`]) and the epilogue is *pushed* (applied to the element at hand and stored, [`epilogue`]).
+//! Views are maps of coordinates ([`views`]) in an index algebra in which reshapes cancel ([`index`]). Axes that every
+//! access steps through alike are then joined ([`collapse`]), positions that nothing shows to be inside their buffers
+//! are clamped for GPUs ([`prove`]), and the [`mapping`] onto threads is chosen last.
 
 mod attention;
 pub mod builder;

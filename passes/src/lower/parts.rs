@@ -1,10 +1,10 @@
-//! A contraction or attention in two launches: partial sums over parts of its depth or keys, then their total with what follows.
-//! Where a norm or another fold of rows is what follows, the second launch is that one's.
+//! A contraction or attention in two launches: partial sums over parts of its depth or keys, then their total with what
+//! follows. Where a norm or another fold of rows is what follows, the second launch is that one's.
 //!
-//! Before: a product or convolution with few tiles and much depth, or few queries that see many keys, which would leave most of the GPU
-//! idle. After: a kernel with a tile for each part, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts
-//! are added in their order, so results do not depend on which is done first. Parts of attention come with their largest score and the
-//! sum of their weights (FlashDecoding; Dao et al., 2023).
+//! Before: a product or convolution with few tiles and much depth, or few queries that see many keys, which would leave
+//! most of the GPU idle. After: a kernel with a tile for each part, whose sums go to scratch memory of the plan, and a
+//! kernel that adds them. The parts are added in their order, so results do not depend on which is done first. Parts of
+//! attention come with their largest score and the sum of their weights (FlashDecoding; Dao et al., 2023).
 
 use indexmap::IndexSet;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ParamId, Stmt};
@@ -37,8 +37,8 @@ pub enum Total {
     },
 }
 
-/// Lowers a region to two launches, where its kernel is predicted to take less time in parts. `reader` is the one region that reads its
-/// first output, where there is such.
+/// Lowers a region to two launches, where its kernel is predicted to take less time in parts. `reader` is the one
+/// region that reads its first output, where there is such.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -77,7 +77,8 @@ fn between(partials: &Kernel) -> Option<TensorType> {
     Some(TensorType::new(scratch.dtype, Shape(vec![scratch.elements.clone()])))
 }
 
-/// Lowers a product and the norm or other fold of rows behind it: the parts of the product, and rows that add them up as they are read.
+/// Lowers a product and the norm or other fold of rows behind it: the parts of the product, and rows that add them up
+/// as they are read.
 fn into_rows(
     graph: &Graph,
     region: &Region,
@@ -130,7 +131,8 @@ fn into_rows(
     }))
 }
 
-/// Says whether a kernel folds rows and reads each element of a parameter once: to hold it, or for the one fold that there is.
+/// Says whether a kernel folds rows and reads each element of a parameter once: to hold it, or for the one fold that
+/// there is.
 fn is_read_once(kernel: &Kernel, param: ParamId) -> bool {
     let Body::Row(row) = &kernel.body else {
         return false;

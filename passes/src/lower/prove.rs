@@ -1,7 +1,8 @@
 //! Which buffers are accessed at positions that are not shown to be inside them.
 //!
-//! A GPU looks at no index, so its runtime refuses a kernel with an access that `ir::kernel::bounds` does not prove. Positions that
-//! the graph's meaning keeps inside, but no interval shows to be there, are clamped ([`super::builder::Builder::clamped`]).
+//! A GPU looks at no index, so its runtime refuses a kernel with an access that `ir::kernel::bounds` does not prove.
+//! Positions that the graph's meaning keeps inside, but no interval shows to be there, are clamped
+//! ([`super::builder::Builder::clamped`]).
 
 use ir::dim::{Bindings, Symbols};
 use ir::kernel::bounds::unproven;
@@ -9,7 +10,8 @@ use ir::kernel::{Kernel, Param, ParamId};
 use ir::plan::requirement;
 use ir::{Graph, SymbolInfo};
 
-/// Lists the parameters with an access that is not shown to be inside, at the hints or near the ends of the symbols' ranges.
+/// Lists the parameters with an access that is not shown to be inside, at the hints or near the ends of the symbols'
+/// ranges.
 pub fn open_params(kernel: &Kernel, graph: &Graph) -> Vec<ParamId> {
     let mut open = Vec::new();
     for sizes in sizes(kernel, graph.symbols()) {
@@ -29,8 +31,8 @@ pub fn open_params(kernel: &Kernel, graph: &Graph) -> Vec<ParamId> {
         .collect()
 }
 
-/// Returns the sizes that are looked at: one set where the kernel names no symbol. Small sizes are where guards and reflections
-/// meet, so each of the least is asked.
+/// Returns the sizes that are looked at: one set where the kernel names no symbol. Small sizes are where guards and
+/// reflections meet, so each of the least is asked.
 fn sizes(kernel: &Kernel, symbols: &Symbols) -> Vec<Bindings> {
     let at = |size: &dyn Fn(&SymbolInfo) -> i64| -> Bindings {
         let most = |info: &SymbolInfo| info.max.unwrap_or(i64::MAX);
@@ -57,8 +59,8 @@ mod tests {
     use crate::schedule::{ScheduleOptions, schedule};
     use crate::testing;
 
-    /// A window over a reflected axis: the guard keeps positions inside for which the reflection is one, and no interval of the
-    /// reflection alone shows it.
+    /// A window over a reflected axis: the guard keeps positions inside for which the reflection is one, and no
+    /// interval of the reflection alone shows it.
     const WINDOW: &str = r#"
         symbol b: 0..9 hint 3
         x = input "x" : f32[b, 3]

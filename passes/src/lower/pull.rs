@@ -279,7 +279,8 @@ impl Builder<'_> {
         self.pull(data, &at)
     }
 
-    /// Random numbers in f32 or f64, by the formulas of `ir::graph::eval::random`: the upper 24 bits of a word; Box–Muller of two.
+    /// Random numbers in f32 or f64, by the formulas of `ir::graph::eval::random`: the upper 24 bits of a word;
+    /// Box–Muller of two.
     fn random(&mut self, kind: RandomKind, seed: u64, counter: ExprId, real: DType) -> ExprId {
         let uniform = |b: &mut Self, lane: u8| {
             let bits = b.exprs.add(Expr::Philox { seed, counter, lane }, DType::I32);

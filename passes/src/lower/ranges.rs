@@ -1,7 +1,9 @@
-//! A pointwise region over a concat, as one kernel for each of its parts, where choosing between them costs more than launching.
+//! A pointwise region over a concat, as one kernel for each of its parts, where choosing between them costs more than
+//! launching.
 //!
-//! Before: `for l in 0..64 { store out[l] = select(l < 24, a[l], b[l - 24]) }`. After: a kernel over `0..24` that reads `a`, and one over
-//! `24..64` that reads `b`: copies of neighbours. For the CPU alone: a GPU's threads choose at once, and its launches cost more.
+//! Before: `for l in 0..64 { store out[l] = select(l < 24, a[l], b[l - 24]) }`. After: a kernel over `0..24` that reads
+//! `a`, and one over `24..64` that reads `b`: copies of neighbours. For the CPU alone: a GPU's threads choose at once,
+//! and its launches cost more.
 
 use std::collections::HashSet;
 
@@ -18,8 +20,8 @@ const MOST_RANGES: usize = 32;
 /// Points that are worth a launch of their own.
 const RANGE_POINTS: i64 = 1024;
 
-/// Lowers a region to a kernel for each range of positions that read other operands, each with the share of the points that it has;
-/// nothing where one kernel serves.
+/// Lowers a region to a kernel for each range of positions that read other operands, each with the share of the points
+/// that it has; nothing where one kernel serves.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -56,8 +58,8 @@ pub fn in_ranges(graph: &Graph, region: &Region, target: &Target) -> Result<Vec<
     Ok(kernels)
 }
 
-/// Returns each concat of a region whose axis is one of the anchor's: the anchor's axis, and where the parts end. A value that is read
-/// many times is looked at once.
+/// Returns each concat of a region whose axis is one of the anchor's: the anchor's axis, and where the parts end. A
+/// value that is read many times is looked at once.
 fn cuts(graph: &Graph, region: &Region) -> Vec<(usize, Vec<Dim>)> {
     let anchor = Value::from(region.anchor);
     let mut found = Vec::new();

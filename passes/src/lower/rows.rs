@@ -67,8 +67,8 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     Ok(row(Loops { parallel, stmts }, folded, Vec::new(), None))
 }
 
-/// Brings axes into the order in which what is folded lies in memory, whatever the order of the op's: neighbouring lanes read what lies side
-/// by side. The first read that moves along all of them decides.
+/// Brings axes into the order in which what is folded lies in memory, whatever the order of the op's: neighbouring
+/// lanes read what lies side by side. The first read that moves along all of them decides.
 fn in_order_of_memory(b: &Builder<'_>, axes: &mut [AxisId], x: ExprId) {
     if axes.len() < 2 {
         return;
@@ -134,7 +134,8 @@ fn folded_to(
     Ok(b.cast(out_type, e))
 }
 
-/// Computes what follows the anchor along its row: folds, one number a row (named once), and elements; stores what is asked for.
+/// Computes what follows the anchor along its row: folds, one number a row (named once), and elements; stores what is
+/// asked for.
 fn along_row(
     b: &mut Builder<'_>,
     stmts: &mut Vec<Stmt>,
@@ -371,8 +372,8 @@ fn row(loops: Loops, row: Vec<AxisId>, held: Vec<ExprId>, composite: Option<RowC
     })
 }
 
-/// What is held of an element: what is `costly`, and each load along the row that the statements make whatever the data and
-/// the folds are (those below what is costly are made once anyway).
+/// What is held of an element: what is `costly`, and each load along the row that the statements make whatever the data
+/// and the folds are (those below what is costly are made once anyway).
 fn held(exprs: &Exprs, stmts: &[Stmt], row: &[AxisId], costly: Vec<ExprId>) -> Vec<ExprId> {
     let n = exprs.len();
     let (mut along, mut waits, mut always) = (vec![false; n], vec![false; n], vec![false; n]);

@@ -1,8 +1,9 @@
 //! Which keys a query can see: bounds on the positions that an attention's score does not hide.
 //!
-//! Before: `score = select(k ≤ q ∧ q − k < 512 ∧ k < length, s, −∞)`. After: `first = q − 511`, `end = min(q + 1, length)`, and `s` for
-//! the keys in between. A condition bounds the keys if it compares integers and the key's position is in one term of them. Everything else
-//! stays a condition of the score. The score is the meaning; bounds only say where it cannot be more than hidden.
+//! Before: `score = select(k ≤ q ∧ q − k < 512 ∧ k < length, s, −∞)`. After: `first = q − 511`,
+//! `end = min(q + 1, length)`, and `s` for the keys in between. A condition bounds the keys if it compares integers and
+//! the key's position is in one term of them. Everything else stays a condition of the score. The score is the meaning;
+//! bounds only say where it cannot be more than hidden.
 
 use ir::DType;
 use ir::kernel::{AxisId, Expr, ExprId, KeyRange};
@@ -19,7 +20,8 @@ struct Seen<'b, 'a> {
     b: &'b mut Builder<'a>,
     q: AxisId,
     k: AxisId,
-    /// The position at which the key is read, and the key's own among all keys, which it is wherever there is such a key.
+    /// The position at which the key is read, and the key's own among all keys, which it is wherever there is such a
+    /// key.
     read_at: Option<(ExprId, ExprId)>,
     first: Vec<ExprId>,
     end: Vec<ExprId>,
@@ -37,8 +39,9 @@ struct Sum {
     constant: i64,
 }
 
-/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of a position, and that; `all` are the
-/// positions, along the axis of keys, of the first of all keys and behind the last, of which the axis may have a part.
+/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of a position,
+/// and that; `all` are the positions, along the axis of keys, of the first of all keys and behind the last, of which
+/// the axis may have a part.
 pub fn range(
     b: &mut Builder<'_>,
     [q, k]: [AxisId; 2],
@@ -139,7 +142,8 @@ impl Seen<'_, '_> {
         left
     }
 
-    /// Notes the bounds that hold where a condition is `truth`. Returns what is left of it: `None` where the bounds say all of it.
+    /// Notes the bounds that hold where a condition is `truth`. Returns what is left of it: `None` where the bounds say
+    /// all of it.
     fn condition(&mut self, c: ExprId, truth: bool) -> Option<ExprId> {
         match self.expr(c) {
             Expr::Const(DType::Bool, v) if v.as_bool() == truth => None,
@@ -258,7 +262,8 @@ impl Seen<'_, '_> {
     }
 
     /// Says whether arithmetic on positions stays inside a type. Positions and sizes of an attention have 31 bits
-    /// (`Kernel::launch_size`); what the run gives may have as many as its type. In 64 bits it is taken for a position, too.
+    /// (`Kernel::launch_size`); what the run gives may have as many as its type. In 64 bits it is taken for a position,
+    /// too.
     fn stays(&self, e: ExprId, inside: DType) -> bool {
         let leaves = |e: &Expr| match e {
             Expr::Load { .. } => inside != DType::I64,
@@ -268,7 +273,8 @@ impl Seen<'_, '_> {
         !self.b.exprs.occurs(e, leaves)
     }
 
-    /// Whether an integer grows with the query's position (1), falls (−1), or neither (0); `None` where that is not known.
+    /// Whether an integer grows with the query's position (1), falls (−1), or neither (0); `None` where that is not
+    /// known.
     fn direction(&self, e: ExprId) -> Option<i64> {
         let exprs = &self.b.exprs;
         if !exprs.names_axis(e, self.q) {
@@ -323,7 +329,8 @@ mod tests {
     use crate::schedule::{ScheduleOptions, schedule};
     use crate::testing;
 
-    /// The range of an attention with a mask `m` over 64 queries and keys, as a kernel's text has it; nothing where it has none.
+    /// The range of an attention with a mask `m` over 64 queries and keys, as a kernel's text has it; nothing where it
+    /// has none.
     fn range(mask: &str) -> String {
         let text = format!(
             r#"

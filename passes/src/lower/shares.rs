@@ -1,8 +1,8 @@
 //! The memory that workgroups need which share out the depth of a product's tiles.
 //!
-//! Before: a product whose tiles are a workgroup's each. After: the same product with scratch memory for the sums of pieces of tiles and
-//! with a ticket for each shared tile. Tickets are zeros before each launch and put back by it, so that one kernel, which puts zeros
-//! there before the first, serves all products of a plan.
+//! Before: a product whose tiles are a workgroup's each. After: the same product with scratch memory for the sums of
+//! pieces of tiles and with a ticket for each shared tile. Tickets are zeros before each launch and put back by it, so
+//! that one kernel, which puts zeros there before the first, serves all products of a plan.
 
 use ir::kernel::{Access, Axis, Body, Expr, Exprs, Kernel, Loops, Mapping, Param, Shares, Stmt};
 use ir::{DType, Dim, Scalar, Shape, Table, Target, TensorType};

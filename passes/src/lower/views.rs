@@ -90,8 +90,8 @@ fn reshape(coords: &[Linear], from: &Shape, to: &Shape, space: Space<'_>) -> Vec
     out
 }
 
-/// Says whether, read through `path` (views, the one nearest the reader first), the last view's operand is accessed with
-/// constant strides along every axis of what the reader sees.
+/// Says whether, read through `path` (views, the one nearest the reader first), the last view's operand is accessed
+/// with constant strides along every axis of what the reader sees.
 pub fn is_strided(graph: &Graph, path: &[Value]) -> bool {
     let Some(first) = path.first() else { return true };
     let shape = &graph.ty(*first).shape;

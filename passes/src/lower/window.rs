@@ -146,8 +146,9 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, L
     }))
 }
 
-/// Brings parallel axes into the order in which elements lie in memory, whatever the layout of the op: neighbouring threads take what lies
-/// side by side. Where elements and results lie otherwise, elements decide, which are read more often; else results.
+/// Brings parallel axes into the order in which elements lie in memory, whatever the layout of the op: neighbouring
+/// threads take what lies side by side. Where elements and results lie otherwise, elements decide, which are read more
+/// often; else results.
 pub(super) fn in_order_of_memory(b: &Builder<'_>, loops: &mut Loops, element: ExprId) {
     let load = match b.exprs[element] {
         Expr::Cast(_, inner) => inner,
@@ -269,7 +270,8 @@ pub(super) fn along(b: &Builder<'_>, m: &Moves<'_>) -> Option<Vec<WindowAxis>> {
     along.iter().any(|a| a.taps.is_some()).then_some(along)
 }
 
-/// Where the images of a pool lie that is nothing but a pool; `None` where that is not a number of elements from each to the next.
+/// Where the images of a pool lie that is nothing but a pool; `None` where that is not a number of elements from each
+/// to the next.
 fn images(
     b: &Builder<'_>,
     kind: PoolKind,

@@ -6,11 +6,12 @@
 //!                          pixels:  relu(Aᵀ m A + b) for each m of M                 (4x4 pixels)
 //! ```
 //!
-//! Before: a region whose anchor is a 3x3 convolution of stride 1 by constant filters, in `f32`, channels last, of known sizes. After: two
-//! kernels that transform, with `V` and `M` in scratch memory of the plan, and a batched product between them, which is lowered as any
-//! other product is. F(4x4, 3x3) takes a quarter of the multiplications (Lavin and Gray, 2015). What it costs is memory: each element of
-//! the image becomes 36/16 of `V`, and of the result of `M`, which are written and read. In `f16` and `bf16` matrix units multiply so fast
-//! that this never pays, and the transform would lose bits that those types do not have.
+//! Before: a region whose anchor is a 3x3 convolution of stride 1 by constant filters, in `f32`, channels last, of
+//! known sizes. After: two kernels that transform, with `V` and `M` in scratch memory of the plan, and a batched
+//! product between them, which is lowered as any other product is. F(4x4, 3x3) takes a quarter of the multiplications
+//! (Lavin and Gray, 2015). What it costs is memory: each element of the image becomes 36/16 of `V`, and of the result
+//! of `M`, which are written and read. In `f16` and `bf16` matrix units multiply so fast that this never pays, and the
+//! transform would lose bits that those types do not have.
 //!
 //! Which is done is decided here, by the predicted time of the three launches and of the one.
 
@@ -95,8 +96,8 @@ pub enum Choice {
 /// The share of the direct kernel's time that the three launches may be predicted to take: what wins by less may lose.
 const WORTH: f64 = 0.9;
 
-/// Lowers a convolution to three launches, where that is predicted to take less time than its kernel, `direct`. `None` where the region is
-/// nothing that can be computed so, or has too few channels to be looked at.
+/// Lowers a convolution to three launches, where that is predicted to take less time than its kernel, `direct`. `None`
+/// where the region is nothing that can be computed so, or has too few channels to be looked at.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -135,7 +136,8 @@ pub fn choose(
     }))
 }
 
-/// Filters and channels that are transformed together: a line of the memory that is written, and lines that stay in a core's cache.
+/// Filters and channels that are transformed together: a line of the memory that is written, and lines that stay in a
+/// core's cache.
 const TOGETHER: [usize; 2] = [16, 64];
 
 /// Transforms filters `[filter, 3, 3, channel]` to `[ξ, channel, filter]`, in `f64`; they are rounded once.
@@ -218,7 +220,8 @@ impl Image {
         })
     }
 
-    /// Says whether there are channels enough on both sides: a patch is transformed once for each of them, and its products are what is saved.
+    /// Says whether there are channels enough on both sides: a patch is transformed once for each of them, and its
+    /// products are what is saved.
     fn may_pay(&self) -> bool {
         self.channels.min(self.filters) >= LEAST_CHANNELS
     }

@@ -13,8 +13,9 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Adds a kernel, or finds the one that is the same but for name and origins; the first launch's origins stay, so that
-    /// the text of a kernel does not grow with the layers that share it. Names may repeat until [`number`] has seen them.
+    /// Adds a kernel, or finds the one that is the same but for name and origins; the first launch's origins stay, so
+    /// that the text of a kernel does not grow with the layers that share it. Names may repeat until [`number`] has
+    /// seen them.
     pub fn add(&mut self, table: &mut Table<KernelId, Kernel>, mut kernel: Kernel) -> KernelId {
         let (origins, name) = (std::mem::take(&mut kernel.origins), std::mem::take(&mut kernel.name));
         if let Some(id) = self.known.get(&kernel) {

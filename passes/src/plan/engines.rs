@@ -1,7 +1,8 @@
-//! What computes a product whose sizes are known: its kernel or a library's call, where measuring or the caller has decided.
+//! What computes a product whose sizes are known: its kernel or a library's call, where measuring or the caller has
+//! decided.
 //!
-//! Before: the step is what the e-graph chose. After: of products with a row of the [tuning](crate::tuning) it is what was the fastest
-//! where it was measured; of all others what the caller prefers, if anything.
+//! Before: the step is what the e-graph chose. After: of products with a row of the [tuning](crate::tuning) it is what
+//! was the fastest where it was measured; of all others what the caller prefers, if anything.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Convolutions by Winograd's filtering: three launches, the memory between them, and the transformed filters.
 //!
-//! Before: the region of a convolution, with its kernel. After: the launches of [`crate::lower::winograd`], where that is what the options ask
-//! for or what is predicted to be faster. The transformed filters are a constant of the plan ([`super::Planned::constants`]), which takes the
-//! place of the model's: no kernel reads those any more.
+//! Before: the region of a convolution, with its kernel. After: the launches of [`crate::lower::winograd`], where that
+//! is what the options ask for or what is predicted to be faster. The transformed filters are a constant of the plan
+//! ([`super::Planned::constants`]), which takes the place of the model's: no kernel reads those any more.
 
 use ir::graph::Constant;
 use ir::kernel::{Expr, ParamId, Winograd};
@@ -71,8 +71,8 @@ impl Planner<'_> {
         });
     }
 
-    /// The buffers of a region's inputs. A kernel that does not read the filters has `instead` for them, which is dropped with the parameter:
-    /// filters that nothing reads have no buffer.
+    /// The buffers of a region's inputs. A kernel that does not read the filters has `instead` for them, which is
+    /// dropped with the parameter: filters that nothing reads have no buffer.
     fn read_by(&mut self, kernel: &Kernel, region: &Region, filter: Value, instead: BufferId) -> Vec<BufferId> {
         let mut reads = Vec::with_capacity(region.inputs.len());
         for (at, value) in region.inputs.iter().enumerate() {

@@ -7,8 +7,9 @@ use ir::{Entity, Plan, Table};
 use super::dedupe::{Kernels, rename};
 use crate::lower::reads_only_where_it_stores;
 
-/// Bytes of an input, symbols at their hints, up to which a GPU's copy of it is not written. A caller may have the input on the device,
-/// where it is read without a copy if nothing writes it. A launch that copies few bytes takes as long as many of them are worth.
+/// Bytes of an input, symbols at their hints, up to which a GPU's copy of it is not written. A caller may have the
+/// input on the device, where it is read without a copy if nothing writes it. A launch that copies few bytes takes as
+/// long as many of them are worth.
 const SMALL_INPUT: i64 = 1 << 20;
 
 /// Returns the buffers a piece of work reads and writes.

@@ -1,7 +1,8 @@
 //! Planning: regions become kernels and steps, values become buffers with lifetimes.
 //!
-//! Kernels that differ only in their buffers are one kernel. A pointwise result takes over the buffer of an operand that
-//! dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
+//! Kernels that differ only in their buffers are one kernel. A pointwise result takes over the buffer of an operand
+//! that dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each
+//! input and a copy out for each output, in lanes of their own.
 
 mod convolutions;
 mod dedupe;
@@ -42,14 +43,15 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Mappings of products that measuring has shown to be fastest.
     pub tuning: Tuning,
-    /// Let several workgroups share the depth of a product that has few tiles, or of tiles that are left over by whole rounds, by way of
-    /// scratch memory.
+    /// Let several workgroups share the depth of a product that has few tiles, or of tiles that are left over by whole
+    /// rounds, by way of scratch memory.
     pub parts: bool,
     /// Which convolutions are computed by Winograd's filtering on GPUs.
     pub filtering: Filtering,
     /// Which products by quantised weights have the weights' numbers stored first on GPUs.
     pub unpack_once: UnpackOnce,
-    /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
+    /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured,
+    /// as preferred.
     pub routes: Routes,
     pub prefer: Prefer,
     /// Convolutions of which the e-graph has made calls, where the graph has convolutions again: see [`reopen()`].
@@ -77,8 +79,8 @@ pub struct Planned {
     pub plan: Plan,
     /// What computes the products of which measuring has decided that.
     pub decided: Vec<Decided>,
-    /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only where
-    /// rows of calls or the caller's preference decide between the two.
+    /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only
+    /// where rows of calls or the caller's preference decide between the two.
     pub convolutions: Vec<Convolution>,
     /// The convolutions that Winograd's filtering may compute, in the order of their steps.
     pub filtered: Vec<FilteredConvolution>,
@@ -268,8 +270,8 @@ struct Rows {
     scratch: BufferId,
 }
 
-/// Returns, for each value that regions read, the region that reads it; `None` where there are several, or where it is stored besides: as
-/// an output of the model or a part of a larger value.
+/// Returns, for each value that regions read, the region that reads it; `None` where there are several, or where it is
+/// stored besides: as an output of the model or a part of a larger value.
 fn readers<'s>(graph: &Graph, schedule: &'s Schedule) -> HashMap<Value, Option<&'s Region>> {
     let mut readers: HashMap<Value, Option<&Region>> = HashMap::new();
     for region in schedule.regions.values() {
@@ -291,8 +293,8 @@ fn readers<'s>(graph: &Graph, schedule: &'s Schedule) -> HashMap<Value, Option<&
     readers
 }
 
-/// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and no
-/// kernel is launched. (A model's output is the caller's memory, so it is copied.)
+/// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and
+/// no kernel is launched. (A model's output is the caller's memory, so it is copied.)
 fn renamed(graph: &Graph, region: &Region) -> Option<(Value, Value)> {
     let ([input], [output]) = (region.inputs.as_slice(), region.outputs.as_slice()) else {
         return None;
@@ -665,8 +667,8 @@ impl<'a> Planner<'a> {
         around
     }
 
-    /// Gives every arena buffer the span of steps from its first use to its last. A buffer touched by two lanes lives until
-    /// the other lane is known to be done: to the end of the plan, unless a later step waits for its last user.
+    /// Gives every arena buffer the span of steps from its first use to its last. A buffer touched by two lanes lives
+    /// until the other lane is known to be done: to the end of the plan, unless a later step waits for its last user.
     fn lifetimes(&mut self) {
         let last_step = StepId::new(self.plan.steps.len().saturating_sub(1));
         let around = self.around_collectives();
@@ -684,7 +686,8 @@ impl<'a> Planner<'a> {
                 *s = (s.0.min(first), s.1.max(last));
             }
         }
-        // Nothing waits for an upload that no step reads (its kernel folded the value into an index): nothing may lie there.
+        // Nothing waits for an upload that no step reads (its kernel folded the value into an index): nothing may lie
+        // there.
         for (b, s) in &mut span {
             if self.plan.lanes[self.plan.steps[s.1].lane].kind == LaneKind::Upload && self.writer.contains_key(b) {
                 s.1 = last_step;

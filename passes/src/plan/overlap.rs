@@ -1,5 +1,5 @@
-//! Which launches let the next one begin before they end, which have something to do before the last one has ended, and whose
-//! workgroups share units with those of the launch before.
+//! Which launches let the next one begin before they end, which have something to do before the last one has ended, and
+//! whose workgroups share units with those of the launch before.
 
 use ir::kernel::{AxisId, Body, GemvStream, Kernel, Mapping};
 use ir::plan::{BufferId, KernelId, LaneId, Overlap, Place, Step, Work};
@@ -16,13 +16,14 @@ pub fn overlap(plan: &Plan) -> Overlap {
     }
 }
 
-/// Gives each kernel whose workgroups stay so much LDS that a unit has room for one of them: while the launch before ends,
-/// two would crowd where it has ended, and other units would have none. Or for two, where each launch finds the units as it
-/// must: with one such workgroup on each, or with nothing. Its weights then come while the launch before is at work.
+/// Gives each kernel whose workgroups stay so much LDS that a unit has room for one of them: while the launch before
+/// ends, two would crowd where it has ended, and other units would have none. Or for two, where each launch finds the
+/// units as it must: with one such workgroup on each, or with nothing. Its weights then come while the launch before is
+/// at work.
 ///
-/// (As measured on an H100 in chains of equal products, in microseconds: by 4096 x 4096 weights of four bits 3.3 instead of
-/// 4.1, by 6144 x 4096 5.1 instead of 5.5, by 8192 x 4096 6.8 both ways. Where some workgroups have no columns it takes
-/// longer: by 2048 x 4096 3.5 instead of 2.9.)
+/// (As measured on an H100 in chains of equal products, in microseconds: by 4096 x 4096 weights of four bits 3.3
+/// instead of 4.1, by 6144 x 4096 5.1 instead of 5.5, by 8192 x 4096 6.8 both ways. Where some workgroups have no
+/// columns it takes longer: by 2048 x 4096 3.5 instead of 2.9.)
 pub fn share_units(plan: &mut Plan) {
     let most = plan.target.most_lds_bytes();
     for kernel in plan.kernels.values_mut() {
@@ -113,9 +114,9 @@ enum Before {
     Other,
 }
 
-/// Returns the kernels most of whose launches have one behind them that streams constant weights, or asks for some early: its
-/// first bytes then come while they are still at work. No other launch is let in early: workgroups that are more than one
-/// to a unit crowd where there happens to be room.
+/// Returns the kernels most of whose launches have one behind them that streams constant weights, or asks for some
+/// early: its first bytes then come while they are still at work. No other launch is let in early: workgroups that are
+/// more than one to a unit crowd where there happens to be room.
 fn before_streams(plan: &Plan) -> Vec<KernelId> {
     // Of each kernel the launches, and those with such a one behind them.
     let mut counts: Table<KernelId, [usize; 2]> = plan.kernels.values().map(|_| [0; 2]).collect();
@@ -135,15 +136,16 @@ fn before_streams(plan: &Plan) -> Vec<KernelId> {
     most.map(|(kernel, _)| kernel).collect()
 }
 
-/// Says whether a launch streams weights that are constants, with all that makes numbers of them, or asks for some early.
+/// Says whether a launch streams weights that are constants, with all that makes numbers of them, or asks for some
+/// early.
 fn streams_constants(plan: &Plan, kernel: &Kernel, args: &[BufferId]) -> bool {
     let early = matches!(&kernel.mapping, Mapping::Gemv(tiling) if tiling.early > 0);
     (kernel.streams() || early) && weights_are_constants(plan, kernel, args)
 }
 
-/// Returns the products of few rows by matrix instructions, by copies to LDS, or with weights that are asked for early, all of
-/// whose launches have weights that are constants: nothing writes those, so they may be read before the launch before is
-/// done.
+/// Returns the products of few rows by matrix instructions, by copies to LDS, or with weights that are asked for early,
+/// all of whose launches have weights that are constants: nothing writes those, so they may be read before the launch
+/// before is done.
 fn with_constant_weights(plan: &Plan) -> Vec<KernelId> {
     let may = |kernel: &Kernel| match &kernel.mapping {
         Mapping::Gemv(tiling) => tiling.matrix.is_some() || tiling.stream.is_some() || tiling.early > 0,

@@ -1,10 +1,10 @@
-//! Steps with choices by size: a product whose rows the model leaves open is mapped for several numbers of rows, and may be a library's
-//! call at some of them.
+//! Steps with choices by size: a product whose rows the model leaves open is mapped for several numbers of rows, and
+//! may be a library's call at some of them.
 //!
-//! Before: one kernel or call a step, chosen at the symbols' hints. After: a step whose best kernel changes with its rows, or for which
-//! the cost model puts a call before a kernel at some numbers of rows and not at others, has a work for each range, all kernels of them
-//! compiled ahead; who binds sizes picks one. At the hints it is what the e-graph chose. Ranges of rows with a row of the
-//! [tuning](crate::tuning) have what was the fastest there.
+//! Before: one kernel or call a step, chosen at the symbols' hints. After: a step whose best kernel changes with its
+//! rows, or for which the cost model puts a call before a kernel at some numbers of rows and not at others, has a work
+//! for each range, all kernels of them compiled ahead; who binds sizes picks one. At the hints it is what the e-graph
+//! chose. Ranges of rows with a row of the [tuning](crate::tuning) have what was the fastest there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -51,7 +51,8 @@ struct Variants {
     decided: Vec<Decided>,
 }
 
-/// Adds the choices of every step; returns the ranges of rows for which measuring has decided between a kernel and a call.
+/// Adds the choices of every step; returns the ranges of rows for which measuring has decided between a kernel and a
+/// call.
 pub fn choices(
     plan: &mut Plan,
     (others, stored): (&IndexMap<StepId, Other>, &IndexMap<StepId, Stored>),

@@ -4,11 +4,11 @@
 //! attention q, (dequantize k, s), (dequantize v, t)     becomes     mul (attention q, (cast k), (cast v), s {scales}), t
 //! ```
 //!
-//! A scale of a key, be it one for all keys, for a head or for a position, is one of its scores: the kernel multiplies scores by it,
-//! in f32. A scale of the values that holds along the keys, one for all, for a head or for a feature, is the result's. What is left
-//! is a conversion that loses nothing, which the kernel does on its way from memory. One known number for all keys is part of
-//! attention's own scale. Values with a scale for each position stay `dequantize`: a GPU's kernel multiplies each by its own on the way
-//! from memory, which gives the numbers that the graph means.
+//! A scale of a key, be it one for all keys, for a head or for a position, is one of its scores: the kernel multiplies
+//! scores by it, in f32. A scale of the values that holds along the keys, one for all, for a head or for a feature, is
+//! the result's. What is left is a conversion that loses nothing, which the kernel does on its way from memory. One
+//! known number for all keys is part of attention's own scale. Values with a scale for each position stay `dequantize`:
+//! a GPU's kernel multiplies each by its own on the way from memory, which gives the numbers that the graph means.
 //!
 //! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its
 //! bytes. After: where it has such scales and no zero point but 0, it is read in 8 bits.
@@ -74,7 +74,8 @@ fn is_dequantized(graph: &Graph, value: Value) -> bool {
     )
 }
 
-/// The dequantisation of an attention's values that its kernel does: of bytes, by a scale for each position, without a zero point.
+/// The dequantisation of an attention's values that its kernel does: of bytes, by a scale for each position, without a
+/// zero point.
 pub fn unpacked_values(graph: &Graph, id: NodeId) -> Option<NodeId> {
     let node = graph.node(id);
     let Op::Composite(Composite::Attention { .. }) = node.op else {

@@ -5,18 +5,19 @@
 //! conv (cast x - z), (cast w - v) {out=i32}             becomes      add (conv x, w {pad_value=z, out=i32}), c
 //! ```
 //!
-//! `Σ (x − z)(w − v) = Σ x·w' + d·Σ x − z·Σ (w − v)`, where `w' = w − v − d` has 8 bits and `d`, one number a column, is 0 wherever
-//! `w − v` has 8 bits itself, as it has in symmetric weights. The last term is a constant of each column (or its product with a zero
-//! point that the run gives). All of it is exact: sums that could leave 32 bits are left alone. Numbers are made of the sum by one
-//! scale a column; what quantised, multiplied and quantised again is then one product with an epilogue.
+//! `Σ (x − z)(w − v) = Σ x·w' + d·Σ x − z·Σ (w − v)`, where `w' = w − v − d` has 8 bits and `d`, one number a column,
+//! is 0 wherever `w − v` has 8 bits itself, as it has in symmetric weights. The last term is a constant of each column
+//! (or its product with a zero point that the run gives). All of it is exact: sums that could leave 32 bits are left
+//! alone. Numbers are made of the sum by one scale a column; what quantised, multiplied and quantised again is then one
+//! product with an epilogue.
 //!
 //! A right operand that is no constant is the case of [`super::operands`].
 //!
-//! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one a row (with a
-//! zero point each, where they have some). After: such products
-//! and convolutions multiply `i8` (unsigned tensors are signed ones, see [`super::signed`]), products have their weights along the depth,
-//! and the padding of a convolution is the number that stands for 0. Where the run gives that number, the image is padded by 0 before
-//! it is quantised ([`super::padded`]).
+//! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one
+//! a row (with a zero point each, where they have some). After: such products and convolutions multiply `i8` (unsigned
+//! tensors are signed ones, see [`super::signed`]), products have their weights along the depth, and the padding of a
+//! convolution is the number that stands for 0. Where the run gives that number, the image is padded by 0 before it is
+//! quantised ([`super::padded`]).
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
@@ -169,8 +170,8 @@ impl Weights {
     }
 }
 
-/// Looks through a dequantisation of one scale, or of one that is shared along the axis `depth`, or through differences of widened
-/// integers.
+/// Looks through a dequantisation of one scale, or of one that is shared along the axis `depth`, or through differences
+/// of widened integers.
 pub(super) fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
     let narrow = |v: Value| matches!(b.ty(v).dtype, DType::I8 | DType::U8);
     let single = |v: Value| b.ty(v).elements().is(1);
@@ -468,9 +469,9 @@ impl Columns {
 /// The scale of the left operand and those of the weight's columns.
 type Scales = (Value, Vec<f64>);
 
-/// Returns both operands where they are quantised, with their scales where both have some; one scale without the other is nothing
-/// that is known. `axis` is that of the weight's columns, `depth` the left operand's that is summed along, where rows may have scales
-/// of their own.
+/// Returns both operands where they are quantised, with their scales where both have some; one scale without the other
+/// is nothing that is known. `axis` is that of the weight's columns, `depth` the left operand's that is summed along,
+/// where rows may have scales of their own.
 fn quantised(
     b: &Builder<'_>,
     [lhs, rhs]: [Value; 2],

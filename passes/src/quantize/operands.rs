@@ -1,8 +1,8 @@
 //! Products of two quantised activations, such as the scores of attention.
 //!
-//! `Σ (x − z)(y − v) = Σ x·y − v·Σ x − z·Σ y + K·z·v`: a product of `i8`, a number a row and a number a column. Both zero points are
-//! constants; the depth `K` is, or is open, as it is where attention's weights multiply values. Of numbers, sums that
-//! could leave 32 bits are left alone; a product of integers wraps, and so do all terms of its sum.
+//! `Σ (x − z)(y − v) = Σ x·y − v·Σ x − z·Σ y + K·z·v`: a product of `i8`, a number a row and a number a column. Both
+//! zero points are constants; the depth `K` is, or is open, as it is where attention's weights multiply values. Of
+//! numbers, sums that could leave 32 bits are left alone; a product of integers wraps, and so do all terms of its sum.
 
 use ir::op::{BinaryOp, Contract, ReduceOp, View};
 use ir::{DType, Dim, HostTensor, Op, Storage, Value};

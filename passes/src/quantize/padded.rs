@@ -14,8 +14,8 @@ use super::signed::shifted_zero;
 use crate::error::PassFault;
 use crate::rewrite::Builder;
 
-/// Returns the image in `i8`, padded as the window says along the axes from `first` on; `None` where the image is not quantised by the
-/// zero point that is taken from it.
+/// Returns the image in `i8`, padded as the window says along the axes from `first` on; `None` where the image is not
+/// quantised by the zero point that is taken from it.
 pub(super) fn before_quantising(
     b: &mut Builder<'_>,
     x: &Activations,
@@ -58,7 +58,8 @@ pub(super) fn before_quantising(
     b.emit(quantise, &[padded, scale, zero]).map(Some)
 }
 
-/// The value that a number, less `less`, comes from, and what it has less than that: neither its shape nor a wider type changes it.
+/// The value that a number, less `less`, comes from, and what it has less than that: neither its shape nor a wider type
+/// changes it.
 fn number(b: &Builder<'_>, mut value: Value, mut less: i64) -> (Value, i64) {
     loop {
         let (op, operands) = b.def(value);

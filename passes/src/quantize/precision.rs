@@ -1,10 +1,11 @@
 //! Converts an f32 model to a half type.
 //!
 //! Activations and weights become `f16` or `bf16`; inputs and outputs keep their declared types through casts at the
-//! border. Numbers that come from positions alone (rotary angles, masks) stay f32 until an activation meets them: `bf16`
-//! cannot count beyond 256. Accumulators and statistics are f32 inside the ops, as their meaning says. Finite numbers
-//! beyond the type's range become its largest number, so that a mask of `-3.4e38` does not become an infinity, whether it is a
-//! constant, an input or computed from positions. What products multiply is only rounded: a clamp before it would be a kernel.
+//! border. Numbers that come from positions alone (rotary angles, masks) stay f32 until an activation meets them:
+//! `bf16` cannot count beyond 256. Accumulators and statistics are f32 inside the ops, as their meaning says. Finite
+//! numbers beyond the type's range become its largest number, so that a mask of `-3.4e38` does not become an infinity,
+//! whether it is a constant, an input or computed from positions. What products multiply is only rounded: a clamp
+//! before it would be a kernel.
 
 use ir::entity::Entity;
 use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp, View};

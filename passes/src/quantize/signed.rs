@@ -1,7 +1,8 @@
 //! Unsigned quantised tensors as signed ones: `u8` is `i8 + 128`, with a zero point that is 128 less.
 //!
-//! Matrix instructions multiply signed integers. A tensor that is quantised to `u8` is quantised to `i8` as well ([`Signed::made`]), and
-//! so is what views and maxima make of it; where nothing asks for the unsigned form any more, it is swept.
+//! Matrix instructions multiply signed integers. A tensor that is quantised to `u8` is quantised to `i8` as well
+//! ([`Signed::made`]), and so is what views and maxima make of it; where nothing asks for the unsigned form any more,
+//! it is swept.
 
 use std::collections::HashMap;
 

@@ -4,8 +4,8 @@
 //! contract x, (dequantize w [k, n], s)     becomes     contract x, (dequantize wᵀ [n, k], sᵀ) {transpose_rhs}
 //! ```
 //!
-//! A weight's groups lie along the depth, so that neighbours in memory then share their scale, and kernels read many elements of
-//! four or eight bits in one access. The bytes are permuted at compile time.
+//! A weight's groups lie along the depth, so that neighbours in memory then share their scale, and kernels read many
+//! elements of four or eight bits in one access. The bytes are permuted at compile time.
 //!
 //! Unsigned weights whose zero points are all in the middle of their type become signed ones without: kernels then read
 //! and subtract none. So are the weights of ONNX Runtime's MatMulNBits and of GPTQ's symmetric files.

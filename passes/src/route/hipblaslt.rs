@@ -6,8 +6,8 @@ use ir::{DType, Dim, Graph, NodeId, Op, Target, TensorType, Value};
 
 use super::rocblas;
 
-/// Returns the contraction of a node that hipBLASLt takes: one that rocBLAS would, in a type that has epilogues, or one of 8-bit floats that
-/// the target multiplies, with sums in f32; with a batch that no operand repeats.
+/// Returns the contraction of a node that hipBLASLt takes: one that rocBLAS would, in a type that has epilogues, or one
+/// of 8-bit floats that the target multiplies, with sums in f32; with a batch that no operand repeats.
 pub fn product(g: &Graph, id: NodeId, target: &Target) -> Option<Contract> {
     let node = g.node(id);
     let Op::Contract(contract) = node.op else { return None };

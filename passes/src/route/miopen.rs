@@ -1,8 +1,9 @@
 //! MIOpen: convolutions; on request also those of signed bytes, pooling by averages, and softmax.
 //!
-//! What is only taken on request ([`asked`]) no roofline would choose: its kernels read at least what a generated one does, and nothing
-//! is fused with them. What MIOpen has and is no route, since it means something else: its largest of a window drops NaNs and turns -∞ into
-//! the lowest number, its logarithm of a softmax lets rows with a NaN have numbers, and its softmax of f16 rounds more than once.
+//! What is only taken on request ([`asked`]) no roofline would choose: its kernels read at least what a generated one
+//! does, and nothing is fused with them. What MIOpen has and is no route, since it means something else: its largest of
+//! a window drops NaNs and turns -∞ into the lowest number, its logarithm of a softmax lets rows with a NaN have
+//! numbers, and its softmax of f16 rounds more than once.
 
 use ir::library::{Library, LibraryCall, LibraryOp};
 use ir::op::{Composite, Conv, Layout, Pool, PoolKind};
@@ -43,10 +44,11 @@ fn of_bytes(g: &Graph, id: NodeId, conv: &Conv) -> bool {
     operands.is_some_and(|both| both.iter().all(are_bytes)) && conv.out == DType::I32
 }
 
-/// Returns the call for what is only called on request: convolutions of signed bytes with sums of 32 bits, averages of windows, softmax.
+/// Returns the call for what is only called on request: convolutions of signed bytes with sums of 32 bits, averages of
+/// windows, softmax.
 ///
-/// On gfx90a MIOpen has no more than a direct kernel for bytes with channels last, and one that lays out patches for a product with channels
-/// first.
+/// On gfx90a MIOpen has no more than a direct kernel for bytes with channels last, and one that lays out patches for a
+/// product with channels first.
 pub fn asked(g: &Graph, id: NodeId) -> Routed {
     let node = g.node(id);
     let operand = *node.operands.first()?;
@@ -85,8 +87,8 @@ fn convolution(g: &Graph, id: NodeId, conv: &Conv) -> Routed {
     })
 }
 
-/// Says whether MIOpen's averages are a pooling's: it has no dilations, counts what lies beyond the padding where padding counts, and
-/// has channels last of at most two axes (which are axes of windows of one to it).
+/// Says whether MIOpen's averages are a pooling's: it has no dilations, counts what lies beyond the padding where
+/// padding counts, and has channels last of at most two axes (which are axes of windows of one to it).
 fn averages(pool: &Pool, rank: usize) -> bool {
     let PoolKind::Average { count_padding } = pool.kind else {
         return false;

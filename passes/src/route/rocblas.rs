@@ -26,8 +26,8 @@ pub fn call(g: &Graph, id: NodeId) -> Routed {
     })
 }
 
-/// Whether a contraction is one product of operands that lie in memory, or a batch with the same dims on both sides; a shared right operand
-/// folds the batch into the rows.
+/// Whether a contraction is one product of operands that lie in memory, or a batch with the same dims on both sides; a
+/// shared right operand folds the batch into the rows.
 pub(super) fn is_strided(g: &Graph, id: NodeId, contract: &Contract) -> bool {
     let operands = &g.node(id).operands;
     let (lhs, rhs) = (g.ty(operands[0]), g.ty(operands[1]));
@@ -36,7 +36,8 @@ pub(super) fn is_strided(g: &Graph, id: NodeId, contract: &Contract) -> bool {
     batched && operands.iter().all(|v| is_dense(g, *v))
 }
 
-/// The type in which rocBLAS stores products of a type: sums of bytes keep their 32 bits, and what requantises them is a kernel.
+/// The type in which rocBLAS stores products of a type: sums of bytes keep their 32 bits, and what requantises them is
+/// a kernel.
 const fn sums(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Some(dtype),
@@ -45,8 +46,8 @@ const fn sums(dtype: DType) -> Option<DType> {
     }
 }
 
-/// Says whether a value lies in memory as it is, so that a call needs no copy first. Another shape of a stored tensor does not: a call has
-/// its sizes from the buffer's type.
+/// Says whether a value lies in memory as it is, so that a call needs no copy first. Another shape of a stored tensor
+/// does not: a call has its sizes from the buffer's type.
 pub(super) fn is_dense(g: &Graph, v: Value) -> bool {
     match &g.node(v.node).op {
         Op::View(_) => false,

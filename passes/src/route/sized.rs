@@ -1,10 +1,12 @@
 //! A product as a generated kernel and as a library's call, for steps that choose between them by size.
 //!
-//! Before: a scheduled region, which is a product with what follows it, or a call that the e-graph chose at the sizes' hints. After: the
-//! other of the two, and what the cost model says of both at a number of rows. There is a call only where it does all that the region
-//! does: nothing, or scales, a bias and an activation that hipBLASLt has. What else follows a product is its kernel's alone.
+//! Before: a scheduled region, which is a product with what follows it, or a call that the e-graph chose at the sizes'
+//! hints. After: the other of the two, and what the cost model says of both at a number of rows. There is a call only
+//! where it does all that the region does: nothing, or scales, a bias and an activation that hipBLASLt has. What else
+//! follows a product is its kernel's alone.
 //!
-//! A convolution is a product too, whose rows are the points of its result: those of one image, which must be known, for each image.
+//! A convolution is a product too, whose rows are the points of its result: those of one image, which must be known,
+//! for each image.
 
 use ir::library::{GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
 use ir::op::{BinaryOp, Contract, Elementwise, Layout, UnaryOp, View};
@@ -147,7 +149,8 @@ impl Product {
         )
     }
 
-    /// Whether the call takes less time than one generated kernel at a number of rows, by the roofline that the e-graph decides by.
+    /// Whether the call takes less time than one generated kernel at a number of rows, by the roofline that the e-graph
+    /// decides by.
     pub fn call_wins(&self, rows: i64, symbols: &Symbols, target: &Target) -> bool {
         let model = CostModel {
             target,
@@ -283,8 +286,8 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> O
     (same && g.ty(output).dtype == stores).then_some((product, stored))
 }
 
-/// Returns the call that computes the sums of a region's convolution, with the stored values that are its operands. What
-/// follows the sums, a bias and all, is left.
+/// Returns the call that computes the sums of a region's convolution, with the stored values that are its operands.
+/// What follows the sums, a bias and all, is left.
 pub fn convolution_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> Option<(Product, Vec<Value>)> {
     let [output] = region.outputs[..] else { return None };
     if region.kind != RegionKind::Conv || region.part(output).is_some() || !target.libraries {
@@ -310,8 +313,8 @@ fn root(g: &Graph, value: Value) -> Value {
     }
 }
 
-/// Returns the generated kernel of a product that the e-graph made a call of, where its rows are open or also where they are known. Its parameters are the call's
-/// operands by their numbers, then the result.
+/// Returns the generated kernel of a product that the e-graph made a call of, where its rows are open or also where
+/// they are known. Its parameters are the call's operands by their numbers, then the result.
 ///
 /// # Errors
 /// A product that cannot be lowered.

@@ -1,9 +1,10 @@
-//! Which way each op is shared in: the cheapest found, by the roofline of a rank's work and the bytes of collectives on a bus.
+//! Which way each op is shared in: the cheapest found, by the roofline of a rank's work and the bytes of collectives on
+//! a bus.
 //!
-//! Every value has one layout; what reads it in another pays for the change, once for each layout that is asked for. There are two
-//! beginnings: a sweep forward (the least that each way of a node can cost) and one back (what its readers chose); and a single one forward
-//! (what suits a node's operands best). From either, nodes change, with what follows them, as long as that makes the whole cheaper, and the
-//! cheaper end is taken.
+//! Every value has one layout; what reads it in another pays for the change, once for each layout that is asked for.
+//! There are two beginnings: a sweep forward (the least that each way of a node can cost) and one back (what its
+//! readers chose); and a single one forward (what suits a node's operands best). From either, nodes change, with what
+//! follows them, as long as that makes the whole cheaper, and the cheaper end is taken.
 
 use ir::op::Composite;
 use ir::{Graph, NodeId, Op, Table, Target, TensorType, Value};
@@ -13,8 +14,9 @@ use super::layout::{Layout, Way, ways};
 use super::{ShardOptions, State};
 use crate::cost::CostModel;
 
-/// A byte of a constant that a rank keeps counts as if it were read so often in a run: several devices are asked for so that weights are
-/// divided, also where a run reads few of them (a table that rows are taken of) or has other work to do meanwhile.
+/// A byte of a constant that a rank keeps counts as if it were read so often in a run: several devices are asked for so
+/// that weights are divided, also where a run reads few of them (a table that rows are taken of) or has other work to
+/// do meanwhile.
 const KEPT: f64 = 16.0;
 
 /// Changes are tried so often for all nodes.
@@ -209,7 +211,8 @@ impl Chooser<'_> {
         costs.sum()
     }
 
-    /// The least that each way can cost with all before it, and then, from the outputs on, the way that suits the readers.
+    /// The least that each way can cost with all before it, and then, from the outputs on, the way that suits the
+    /// readers.
     fn first(&mut self) {
         let graph = self.graph;
         let mut least: Table<NodeId, Vec<f64>> = Table::with_capacity(graph.nodes().len());
@@ -243,7 +246,8 @@ impl Chooser<'_> {
         }
     }
 
-    /// From the inputs on, the way of each node that is cheapest for what it is given as it is. States stay as they were chosen.
+    /// From the inputs on, the way of each node that is cheapest for what it is given as it is. States stay as they
+    /// were chosen.
     fn forward(&mut self) {
         let graph = self.graph;
         for (id, node) in graph.nodes().iter() {
@@ -287,8 +291,8 @@ impl Chooser<'_> {
         nodes.map(time).sum()
     }
 
-    /// Changes nodes where that makes the whole cheaper; says whether it did. What follows a changed node goes along: a chain of views
-    /// between two products is cut as a whole or not at all.
+    /// Changes nodes where that makes the whole cheaper; says whether it did. What follows a changed node goes along: a
+    /// chain of views between two products is cut as a whole or not at all.
     fn improve(&mut self) -> bool {
         let graph = self.graph;
         let mut changed = false;

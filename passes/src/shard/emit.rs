@@ -1,7 +1,8 @@
-//! One rank's graph of what was chosen: its parts of constants, ops of its sizes, and collectives where a layout changes.
+//! One rank's graph of what was chosen: its parts of constants, ops of its sizes, and collectives where a layout
+//! changes.
 //!
-//! The graphs of all ranks have the same nodes; only the bytes of constants differ: of weights, and of what says where a rank's part of
-//! a value begins that is whole.
+//! The graphs of all ranks have the same nodes; only the bytes of constants differ: of weights, and of what says where
+//! a rank's part of a value begins that is whole.
 
 use std::collections::HashMap;
 

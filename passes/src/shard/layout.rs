@@ -1,7 +1,8 @@
 //! How a value lies over the ranks, and in which ways an op can be shared among them.
 //!
-//! Before: an op with its operands' types, and the number of ranks. After: every [`Way`] in which the ranks can compute it, each a
-//! layout of every operand and of the result. The first way is always the one in which every rank computes everything.
+//! Before: an op with its operands' types, and the number of ranks. After: every [`Way`] in which the ranks can compute
+//! it, each a layout of every operand and of the result. The first way is always the one in which every rank computes
+//! everything.
 
 use ir::library::{Collective, CollectiveKind};
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, Gather, ReduceOp, Scatter, UnaryOp, View};
@@ -17,8 +18,8 @@ pub enum Layout {
     Split(usize),
     /// Each rank has a tensor of the whole's type; their sum is the value.
     Partial,
-    /// Each rank has as many entries along the axis as are shared by its part of what reads them: rank `r` of `N` those from
-    /// `⌊r · size / N⌋` on. It is how query heads that are split read keys that are not.
+    /// Each rank has as many entries along the axis as are shared by its part of what reads them: rank `r` of `N` those
+    /// from `⌊r · size / N⌋` on. It is how query heads that are split read keys that are not.
     Cover { axis: usize, count: i64 },
 }
 
@@ -55,7 +56,8 @@ pub struct Way {
     pub result: Layout,
 }
 
-/// Returns every way of an op, the first of which splits nothing. `result` is the op's first; one with several is not split.
+/// Returns every way of an op, the first of which splits nothing. `result` is the op's first; one with several is not
+/// split.
 pub fn ways(op: &Op, operands: &[&TensorType], results: &[TensorType], ranks: i64) -> Vec<Way> {
     let whole = Way {
         operands: operands.iter().map(|_| Layout::Whole).collect(),
@@ -131,7 +133,8 @@ impl Ways<'_> {
         }
     }
 
-    /// What an operand that broadcasts to a result is asked for, where that is split along `axis`; None where it cannot be.
+    /// What an operand that broadcasts to a result is asked for, where that is split along `axis`; None where it cannot
+    /// be.
     fn broadcast(&self, operand: usize, result: &Shape, axis: usize) -> Option<Layout> {
         let shape = &self.operands[operand].shape;
         let Some(own) = (axis + shape.rank()).checked_sub(result.rank()) else {
@@ -425,8 +428,8 @@ impl Ways<'_> {
     }
 }
 
-/// The pairs of axes of a reshape that are cut alike: those with the same number of elements before them, so that both are the
-/// outermost of what they are regrouped with.
+/// The pairs of axes of a reshape that are cut alike: those with the same number of elements before them, so that both
+/// are the outermost of what they are regrouped with.
 fn regrouped(from: &Shape, to: &Shape, ranks: i64) -> Vec<(usize, usize)> {
     let before = |shape: &Shape, axis: usize| -> Dim { shape[..axis].iter().cloned().product() };
     let mut pairs = Vec::new();

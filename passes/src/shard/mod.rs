@@ -1,8 +1,8 @@
 //! One graph for several devices: to a graph for each rank, which computes a part and meets the others in collectives.
 //!
-//! Before: a graph whose products, attention and lookups are still whole, and not merged ([`prepare`]). After: as many graphs of
-//! `Stage::Import`, with the same nodes and ports, which differ in the bytes of their constants alone; evaluated together
-//! (`ir::graph::eval::ranks`) they mean what the one graph did.
+//! Before: a graph whose products, attention and lookups are still whole, and not merged ([`prepare`]). After: as many
+//! graphs of `Stage::Import`, with the same nodes and ports, which differ in the bytes of their constants alone;
+//! evaluated together (`ir::graph::eval::ranks`) they mean what the one graph did.
 //!
 //! ```text
 //! n3 = contract n0, W1[64, 256]                 n3 = contract n0, W1[64, 128]        columns
@@ -12,10 +12,10 @@
 //!                                               n7 = add n6, bias
 //! ```
 //!
-//! No model is recognised. Every value has a [`Layout`]; each op lists the layouts in which it can be shared ([`layout`]), and the
-//! cheapest assignment is looked for ([`choose`]). That pairs products as Megatron-LM does (Shoeybi et al., 2019): columns, then rows, and
-//! one sum. Inputs and outputs are whole on every rank, but for state, which stays on the devices and may be cut. Sizes that the model
-//! leaves open are never cut.
+//! No model is recognised. Every value has a [`Layout`]; each op lists the layouts in which it can be shared
+//! ([`layout`]), and the cheapest assignment is looked for ([`choose`]). That pairs products as Megatron-LM does
+//! (Shoeybi et al., 2019): columns, then rows, and one sum. Inputs and outputs are whole on every rank, but for state,
+//! which stays on the devices and may be cut. Sizes that the model leaves open are never cut.
 
 mod choose;
 mod emit;
@@ -45,9 +45,11 @@ pub enum Split {
     /// A part of each layer ([`shard`]): a run takes the least time, where the bus is fast enough for two sums a layer.
     #[default]
     Tensors,
-    /// Some of the layers ([`stages`](stages::stages)): little crosses, and as many runs as there are devices are computed at once.
+    /// Some of the layers ([`stages`](stages::stages)): little crosses, and as many runs as there are devices are
+    /// computed at once.
     Layers,
-    /// Whichever takes one run less time, by the roofline; layers, where a part of each layer is more than a device's memory.
+    /// Whichever takes one run less time, by the roofline; layers, where a part of each layer is more than a device's
+    /// memory.
     Auto,
 }
 
@@ -96,7 +98,8 @@ pub struct ShardOptions {
     pub split: Split,
     /// Bytes of one device that weights and states may take, where that is known. Stages keep within it if they can.
     pub memory: Option<usize>,
-    /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is shared.
+    /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is
+    /// shared.
     pub bus_gbps: f64,
     /// Microseconds that a collective takes however little it moves.
     pub latency_us: f64,
@@ -107,11 +110,12 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// 100 GB/s: more than one link of AMD's Infinity Fabric (50 to 64 GB/s a direction), less than NVLink 4 (450 GB/s).
+    /// 100 GB/s: more than one link of AMD's Infinity Fabric (50 to 64 GB/s a direction), less than NVLink 4 (450
+    /// GB/s).
     pub const BUS_GBPS: f64 = 100.0;
 
-    /// 30 µs: what NCCL takes for a small message between two H200s, one rank's waiting for the other included, as measured
-    /// (`benches/h200/gpus.py`). It decides only where a model is small.
+    /// 30 µs: what NCCL takes for a small message between two H200s, one rank's waiting for the other included, as
+    /// measured (`benches/h200/gpus.py`). It decides only where a model is small.
     pub const LATENCY_US: f64 = 30.0;
 
     /// Options for so many devices, without state.

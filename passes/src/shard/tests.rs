@@ -122,7 +122,8 @@ impl Model {
         self.add(Op::View(View::Transpose(vec![0, 2, 1, 3])), &[x])
     }
 
-    /// Attention of `heads` that share `shared` keys; with a cache, one position is written to it and read with the others.
+    /// Attention of `heads` that share `shared` keys; with a cache, one position is written to it and read with the
+    /// others.
     pub fn attention(
         &mut self,
         x: Value,

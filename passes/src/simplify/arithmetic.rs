@@ -121,11 +121,11 @@ fn power_of_small_integer(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     }
 }
 
-/// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite in the element type, nor in the one that the model
-/// will be computed in.
+/// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite in the element type, nor in the one that the
+/// model will be computed in.
 ///
-/// The product rounds twice. Where a rounding to whole numbers follows, that decides ties otherwise (a quantised value is off by
-/// one), so there the rule is for powers of two, whose inverses are exact.
+/// The product rounds twice. Where a rounding to whole numbers follows, that decides ties otherwise (a quantised value
+/// is off by one), so there the rule is for powers of two, whose inverses are exact.
 fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     if binary(op) != Some(BinaryOp::Div) || !b.ty(x[0]).dtype.is_float() {
         return Ok(None);

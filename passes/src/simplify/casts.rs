@@ -29,8 +29,8 @@ fn cast_to_same(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Valu
 
 /// `cast(cast(x))` → `cast(x)` when the inner one loses nothing.
 ///
-/// Not from an integer through a float to an integer that does not hold all of the first's numbers: floats saturate there,
-/// integers wrap.
+/// Not from an integer through a float to an integer that does not hold all of the first's numbers: floats saturate
+/// there, integers wrap.
 fn cast_of_exact_cast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::Elementwise(Elementwise::Cast(to)) = op else {
         return Ok(None);

@@ -1,15 +1,15 @@
 //! Clean-up and canonical form: small directional rules, each safe for NaN and infinity.
 //!
-//! They may round differently (`x / 3` → `x · (1/3)`), as a GPU's division does anyway. They keep the sign of every zero
-//! but in two places: `x + 0.0` and `x - -0.0` become `x` ([`arithmetic`], "identity_element"), and `max(x, 0.0)` becomes
-//! `relu x` ("max_with_zero"). There `-0.0` stays `-0.0` where the model's own arithmetic gives `+0.0`, which only a division
-//! by that zero, `rsqrt`, `atan2` or a look at its bits can tell. Exported models carry such sums (masks of zeros, biases that
-//! were never trained), and an attention without its mask of zeros is a kernel less; whoever needs the sign disables the
-//! two rules.
+//! They may round differently (`x / 3` → `x · (1/3)`), as a GPU's division does anyway. They keep the sign of every
+//! zero but in two places: `x + 0.0` and `x - -0.0` become `x` ([`arithmetic`], "identity_element"), and `max(x, 0.0)`
+//! becomes `relu x` ("max_with_zero"). There `-0.0` stays `-0.0` where the model's own arithmetic gives `+0.0`, which
+//! only a division by that zero, `rsqrt`, `atan2` or a look at its bits can tell. Exported models carry such sums
+//! (masks of zeros, biases that were never trained), and an attention without its mask of zeros is a kernel less;
+//! whoever needs the sign disables the two rules.
 //!
 //! Rules run while the graph is rebuilt (see [`crate::rewrite`]), so an op's operands are already in canonical form.
-//! Canonical means: no views that do nothing, chains of one kind of view are one, constants are right operands, transposes
-//! of matrices are flags of the contraction, reshapes are as late as they can be.
+//! Canonical means: no views that do nothing, chains of one kind of view are one, constants are right operands,
+//! transposes of matrices are flags of the contraction, reshapes are as late as they can be.
 
 pub mod arithmetic;
 pub mod casts;

@@ -1,5 +1,5 @@
-//! What commutes with dequantisation is done to what is stored: views, which for a weight are done at compile time, the largest of
-//! several, ReLU. What commutes with quantisation is done after it. Each rule is exact.
+//! What commutes with dequantisation is done to what is stored: views, which for a weight are done at compile time, the
+//! largest of several, ReLU. What commutes with quantisation is done after it. Each rule is exact.
 
 use ir::op::{BinaryOp, Composite, Elementwise, Groups, PadMode, PoolKind, UnaryOp, View};
 use ir::{DType, Dim, Op, Scalar, Shape, Value};
@@ -111,8 +111,8 @@ fn same_number(b: &Builder<'_>, x: Option<Value>, y: Option<Value>) -> bool {
     x == y || number(x).is_some_and(|x| number(y) == Some(x))
 }
 
-/// `view(dequantize(x, s, z))` → `dequantize(view(x), s, z)` of integers that all have one scale; what pads with 0 pads with the zero
-/// point.
+/// `view(dequantize(x, s, z))` → `dequantize(view(x), s, z)` of integers that all have one scale; what pads with 0 pads
+/// with the zero point.
 fn view_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::View(view) = op else { return Ok(None) };
     let Some(uniform) = Uniform::of(b, x[0]) else {
@@ -238,7 +238,8 @@ fn quantize_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<O
     Ok(same.then_some(uniform.stored))
 }
 
-/// `quantize(relu(x), s, z)` → `quantize(x, s, z)` where the zero point is the smallest integer: saturating does the same.
+/// `quantize(relu(x), s, z)` → `quantize(x, s, z)` where the zero point is the smallest integer: saturating does the
+/// same.
 fn quantize_of_relu(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::Composite(Composite::Quantize { out }) = op else {
         return Ok(None);
@@ -279,8 +280,9 @@ fn quantize_of_concat(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Optio
     b.emit(Op::View(view), &made).map(Some)
 }
 
-/// `reshape(dequantize(x, s))` → `dequantize(reshape(x), reshape(s))` where what shares a scale is still a run of neighbours: all
-/// share one, axes of size 1 come or go, or an axis and the next, which shares its scales, become one (then in groups).
+/// `reshape(dequantize(x, s))` → `dequantize(reshape(x), reshape(s))` where what shares a scale is still a run of
+/// neighbours: all share one, axes of size 1 come or go, or an axis and the next, which shares its scales, become one
+/// (then in groups).
 fn reshape_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::View(View::Reshape(to)) = op else {
         return Ok(None);

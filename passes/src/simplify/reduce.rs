@@ -49,8 +49,8 @@ fn reduce_of_unit_axes(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Opti
     b.emit(Op::View(View::Reshape(out)), &[x[0]]).map(Some)
 }
 
-/// A fold of a fold of the same kind is one: for means of floats too, as every group has the same size (means of integers
-/// truncate each time), and for wrapping sums and products, which wrap alike.
+/// A fold of a fold of the same kind is one: for means of floats too, as every group has the same size (means of
+/// integers truncate each time), and for wrapping sums and products, which wrap alike.
 fn reduce_of_reduce(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::Reduce {
         op: kind,

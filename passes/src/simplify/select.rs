@@ -69,8 +69,8 @@ fn select_by_negation(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Optio
     }
 }
 
-/// `select(c, 1, 0) == 0` → `not c`: a comparison of two numbers that a condition chooses between is the condition itself or
-/// its negation.
+/// `select(c, 1, 0) == 0` → `not c`: a comparison of two numbers that a condition chooses between is the condition
+/// itself or its negation.
 fn compare_of_choice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::Elementwise(Elementwise::Binary(compare)) = op else {
         return Ok(None);

@@ -41,7 +41,8 @@ pub(super) fn shrink(dir: &Path, extension: &str, target: u64) -> (u64, u64) {
     (left, removed)
 }
 
-/// Marks an entry as used now: the date is the order of eviction. In a read-only folder it stays; nothing is evicted there.
+/// Marks an entry as used now: the date is the order of eviction. In a read-only folder it stays; nothing is evicted
+/// there.
 pub(super) fn mark_used(path: &Path) {
     let _ = ir::file::open_at_once(fs::File::options().append(true), path)
         .and_then(|file| file.set_modified(SystemTime::now()));

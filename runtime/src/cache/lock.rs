@@ -1,7 +1,7 @@
 //! One compile a key, however many threads and processes want it: they wait for each other at a file beside the entry.
 //!
-//! The lock is the system's (`flock`) and goes with the process that holds it, however that ends. Its file is removed by whoever
-//! holds it; who waited at a file that was removed in the meantime starts again with a new one.
+//! The lock is the system's (`flock`) and goes with the process that holds it, however that ends. Its file is removed
+//! by whoever holds it; who waited at a file that was removed in the meantime starts again with a new one.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

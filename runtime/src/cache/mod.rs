@@ -5,9 +5,10 @@
 //! CachedCompiler::new(compiler, cache).compile(..)  asks the cache first; a warm start never touches the compiler
 //! ```
 //!
-//! Invariants: an entry's name is the hash of all that decides its bytes (source, headers, target, options, compiler); it
-//! appears whole or not at all (written beside, then renamed); it is made once, however many want it at the same time; it carries a checksum and is never trusted without it: a
-//! damaged one is counted, removed and compiled again. Nobody but the user and the administrator may have written it.
+//! Invariants: an entry's name is the hash of all that decides its bytes (source, headers, target, options, compiler);
+//! it appears whole or not at all (written beside, then renamed); it is made once, however many want it at the same
+//! time; it carries a checksum and is never trusted without it: a damaged one is counted, removed and compiled again.
+//! Nobody but the user and the administrator may have written it.
 
 mod cached;
 mod entry;
@@ -36,7 +37,8 @@ pub use programs::{ProgramCache, ProgramKey};
 pub struct CacheKey(blake3::Hash);
 
 impl CacheKey {
-    /// Hashes a request together with the [`identity`](crate::compile::Compiler::identity) of the compiler that would serve it.
+    /// Hashes a request together with the [`identity`](crate::compile::Compiler::identity) of the compiler that would
+    /// serve it.
     pub fn new(request: &CompileRequest, compiler: &str) -> CacheKey {
         let mut hasher = blake3::Hasher::new();
         // Each field with its length, so that no two requests spell the same bytes.
@@ -93,8 +95,8 @@ pub struct Cache {
 impl Cache {
     /// Uses the folder `dir`, made if need be, for at most `max_bytes` of entries (the least recently used go first).
     ///
-    /// A folder that cannot be made or written is not an error: [`Cache::note`] says so, what it holds is still read, and
-    /// everything else is compiled.
+    /// A folder that cannot be made or written is not an error: [`Cache::note`] says so, what it holds is still read,
+    /// and everything else is compiled.
     pub fn open(dir: impl Into<PathBuf>, max_bytes: u64) -> Cache {
         let dir = dir.into();
         let cache = Cache {

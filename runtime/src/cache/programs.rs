@@ -1,13 +1,13 @@
 //! Finished programs on disk, so that a graph goes through the passes once per machine and not once per start.
 //!
-//! An entry is an artifact behind its key, the hash of the graph, its weights, and all else that decides the program. It is named by the
-//! key, and is the program of the key that is in it, whatever its name says. It appears whole or not at all, is checked in full when it
-//! is read, and is mapped, so that its weights go from the file to the device. A damaged one, and one under another's name, is removed.
-//! What goes wrong is nobody's error: the program is made again.
+//! An entry is an artifact behind its key, the hash of the graph, its weights, and all else that decides the program.
+//! It is named by the key, and is the program of the key that is in it, whatever its name says. It appears whole or not
+//! at all, is checked in full when it is read, and is mapped, so that its weights go from the file to the device. A
+//! damaged one, and one under another's name, is removed. What goes wrong is nobody's error: the program is made again.
 //!
-//! Hashing the weights and checking a file of them take about as long, so both are done at once: the name begins with a sketch, a hash of
-//! all but the weights' bytes and of the ends of each, and the entry of that sketch that was used last is read while the whole hash is
-//! made. It is the program if its name is that of the whole hash.
+//! Hashing the weights and checking a file of them take about as long, so both are done at once: the name begins with a
+//! sketch, a hash of all but the weights' bytes and of the ends of each, and the entry of that sketch that was used
+//! last is read while the whole hash is made. It is the program if its name is that of the whole hash.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -49,7 +49,8 @@ pub struct ProgramKey {
 }
 
 impl ProgramCache {
-    /// Uses a folder for at most `max_bytes`; the least recently used programs go first. The folder is made with the first program.
+    /// Uses a folder for at most `max_bytes`; the least recently used programs go first. The folder is made with the
+    /// first program.
     pub fn open(dir: impl Into<PathBuf>, max_bytes: u64) -> ProgramCache {
         ProgramCache {
             dir: dir.into(),
@@ -57,8 +58,8 @@ impl ProgramCache {
         }
     }
 
-    /// The key of what is made of a graph by `makers`: the compilers, their options, their versions. None for a graph with weights of
-    /// more than half the cache's bytes, which is not kept.
+    /// The key of what is made of a graph by `makers`: the compilers, their options, their versions. None for a graph
+    /// with weights of more than half the cache's bytes, which is not kept.
     pub fn key(&self, graph: &Graph, makers: &[&str]) -> Option<ProgramKey> {
         let weights = self.weights(graph)?;
         let sketch = sketch(graph, &weights, makers);

@@ -171,8 +171,8 @@ fn a_folder_that_cannot_be_used_is_noted_and_everything_still_compiles() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a file");
     fs::write(&file, "").unwrap();
-    // A file in the folder's place: refused at once. One in an entry's place: refused at the first write. (A mode without
-    // write permission would not stop root.)
+    // A file in the folder's place: refused at once. One in an entry's place: refused at the first write. (A mode
+    // without write permission would not stop root.)
     let compiler = CachedCompiler::new(
         Box::new(Fake("one")),
         Arc::new(Cache::open(file.join("cache"), 1 << 20)),

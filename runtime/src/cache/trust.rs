@@ -1,4 +1,5 @@
-//! Whose files a cache is made of: what is in it runs, so nobody but its user and the system's administrator may write it.
+//! Whose files a cache is made of: what is in it runs, so nobody but its user and the system's administrator may write
+//! it.
 
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -1,5 +1,5 @@
-//! Whether a code object is what a plan launches: loaders of GPUs take a file's word for where its parts are, and for what a kernel
-//! reads of its argument block.
+//! Whether a code object is what a plan launches: loaders of GPUs take a file's word for where its parts are, and for
+//! what a kernel reads of its argument block.
 
 use object::elf::{SHT_NOBITS, SHT_NULL};
 use object::read::elf::{ProgramHeader, SectionHeader};
@@ -9,8 +9,8 @@ use super::{CodeObjectError, KernelResources, parse, read};
 /// Every argument of a generated kernel is an address or an `i64`.
 const ARGUMENT: u32 = 8;
 
-/// Checks that all segments and sections of a code object lie inside it, and that it has a kernel `entry` that takes `arguments`
-/// arguments of 8 bytes, one after the other.
+/// Checks that all segments and sections of a code object lie inside it, and that it has a kernel `entry` that takes
+/// `arguments` arguments of 8 bytes, one after the other.
 ///
 /// # Errors
 /// What is not so.
@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn parts_outside_the_file_are_refused() {
-        // The first program header of ELF64 is at byte 64; its offset in the file at 8 in it, its size in the file at 32.
+        // The first program header of ELF64 is at byte 64; its offset in the file at 8 in it, its size in the file at
+        // 32.
         for field in [64 + 8, 64 + 32] {
             let mut forged = GFX90A.to_vec();
             forged[field + 4] = 1;

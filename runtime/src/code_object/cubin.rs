@@ -1,9 +1,9 @@
 //! An NVIDIA cubin's facts: registers, shared memory and local memory of its kernels.
 //!
-//! NVIDIA documents neither; this reads what cubins of NVRTC 12.9 and 13.5 for sm_90 hold, compared with what `ptxas -v` says of
-//! the same kernels. `.nv.info` is a list of attributes: a byte of format, a byte of name, two bytes of value, and for format 4
-//! as many bytes more as the value says. `.nv.info` itself holds what is said of each function by the number of its symbol,
-//! `.nv.info.KERNEL` what concerns one kernel.
+//! NVIDIA documents neither; this reads what cubins of NVRTC 12.9 and 13.5 for sm_90 hold, compared with what
+//! `ptxas -v` says of the same kernels. `.nv.info` is a list of attributes: a byte of format, a byte of name, two bytes
+//! of value, and for format 4 as many bytes more as the value says. `.nv.info` itself holds what is said of each
+//! function by the number of its symbol, `.nv.info.KERNEL` what concerns one kernel.
 
 use std::collections::BTreeMap;
 
@@ -161,7 +161,8 @@ fn kernels_of<'a, 'e>(elf: &'e ElfFile64<'a>) -> impl Iterator<Item = (&'a str, 
     })
 }
 
-/// `sm_90`, which the file's flags hold: in the lowest byte up to CUDA 12 (version 7 of the format), in the second from 13.
+/// `sm_90`, which the file's flags hold: in the lowest byte up to CUDA 12 (version 7 of the format), in the second from
+/// 13.
 fn target(bytes: &[u8]) -> Result<String, CodeObjectError> {
     let header = object::elf::FileHeader64::<Endianness>::parse(bytes).map_err(elf_error)?;
     let flags = header.e_flags(header.endian().map_err(elf_error)?);

@@ -1,10 +1,10 @@
 //! Reads what a compiled code object says about its kernels: registers, LDS, spills, arguments.
 //!
-//! Before: bytes that claim to be a GPU's ELF file (from a compiler, from an artifact, from anywhere). After: plain data,
-//! or a [`CodeObjectError`] that says what is wrong with the bytes; no input panics.
+//! Before: bytes that claim to be a GPU's ELF file (from a compiler, from an artifact, from anywhere). After: plain
+//! data, or a [`CodeObjectError`] that says what is wrong with the bytes; no input panics.
 //!
-//! AMD's are read here, NVIDIA's in `cubin`. Source: LLVM's "User Guide for AMDGPU Backend", code object V4 to V6 metadata: a msgpack map in the ELF note of type 32 by
-//! "AMDGPU".
+//! AMD's are read here, NVIDIA's in `cubin`. Source: LLVM's "User Guide for AMDGPU Backend", code object V4 to V6
+//! metadata: a msgpack map in the ELF note of type 32 by "AMDGPU".
 
 mod check;
 mod cubin;
@@ -74,8 +74,8 @@ pub struct KernelResources {
     pub agpr: u32,
     /// 0 on NVIDIA.
     pub sgpr: u32,
-    /// Vector registers written to memory for want of registers. 0 on NVIDIA: a cubin does not tell spills from arrays, both
-    /// are in `scratch_bytes`; the compiler's log warns of spills.
+    /// Vector registers written to memory for want of registers. 0 on NVIDIA: a cubin does not tell spills from arrays,
+    /// both are in `scratch_bytes`; the compiler's log warns of spills.
     pub vgpr_spills: u32,
     pub sgpr_spills: u32,
     /// Static LDS (shared memory) of a workgroup, in bytes; what a launch adds comes on top.

@@ -20,8 +20,8 @@ pub struct CompilerSearch {
 }
 
 impl CompilerSearch {
-    /// Looks for NVRTC at `path` and nowhere else: the library's file, the folder that holds it, a CUDA toolkit's folder, or
-    /// Python's `site-packages` with the package `nvidia-cuda-nvrtc-cu12` or `nvidia-cuda-nvrtc`.
+    /// Looks for NVRTC at `path` and nowhere else: the library's file, the folder that holds it, a CUDA toolkit's
+    /// folder, or Python's `site-packages` with the package `nvidia-cuda-nvrtc-cu12` or `nvidia-cuda-nvrtc`.
     pub fn nvrtc_at(path: impl AsRef<Path>) -> Search {
         nvrtc_sys::search_at(path.as_ref())
     }
@@ -43,8 +43,9 @@ pub struct Compilers {
 }
 
 impl Compilers {
-    /// Finds the compilers of some platforms and makes them ready: pools of `workers` processes that run `worker` (a program and
-    /// its arguments) when given, this process otherwise. Starts and loads as little as it can. The CPU needs none.
+    /// Finds the compilers of some platforms and makes them ready: pools of `workers` processes that run `worker` (a
+    /// program and its arguments) when given, this process otherwise. Starts and loads as little as it can. The CPU
+    /// needs none.
     ///
     /// # Errors
     /// [`CompileError::NotAvailable`] of the first that is not there, with every place looked at.

@@ -1,19 +1,21 @@
-//! ROCm's device libraries as files: comgr carries those of processors in itself, and not everywhere those of generic ones.
+//! ROCm's device libraries as files: comgr carries those of processors in itself, and not everywhere those of generic
+//! ones.
 
 use std::path::{Path, PathBuf};
 
 /// Folders above the compiler's library that are looked at.
 const ABOVE: usize = 3;
 
-/// Returns the option that names the folder of device libraries to the compiler, which is the library `hiprtc`; `None` for processors, and
-/// where there is no such folder.
+/// Returns the option that names the folder of device libraries to the compiler, which is the library `hiprtc`; `None`
+/// for processors, and where there is no such folder.
 pub fn option(arch: &str, hiprtc: &Path) -> Option<String> {
     let name = arch.split(':').next().unwrap_or(arch);
     let folder = name.ends_with("-generic").then(|| folder(hiprtc))??;
     Some(format!("--rocm-device-lib-path={}", folder.display()))
 }
 
-/// Finds the folder beside a library: `/opt/rocm/lib` has it in `/opt/rocm/amdgcn/bitcode` or in a folder of clang's, `/usr/lib` there.
+/// Finds the folder beside a library: `/opt/rocm/lib` has it in `/opt/rocm/amdgcn/bitcode` or in a folder of clang's,
+/// `/usr/lib` there.
 fn folder(hiprtc: &Path) -> Option<PathBuf> {
     let roots = hiprtc.ancestors().skip(1).take(ABOVE);
     let mut all = roots.flat_map(|root| {

@@ -105,7 +105,8 @@ struct Walk<'a> {
 impl<'a> Info<'a> {
     fn new(api: &'a ComgrLibrary, isa: &CStr) -> Result<Info<'a>, CompileError> {
         let mut handle = amd_comgr_disassembly_info_t { handle: 0 };
-        // SAFETY: `isa` is nul-terminated, the callbacks have comgr's signatures, `handle` is a live place for the result.
+        // SAFETY: `isa` is nul-terminated, the callbacks have comgr's signatures, `handle` is a live place for the
+        // result.
         let status = unsafe {
             (api.amd_comgr_create_disassembly_info)(
                 isa.as_ptr(),

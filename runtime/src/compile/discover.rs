@@ -12,7 +12,8 @@ use super::{CompileError, InProcess, WorkerPool, identity};
 /// Where a compiler is looked for, in order: `hiprtc` natively, then the `wrappers`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RocmSearch {
-    /// An explicit file or folder (also the folder of a sysroot: one with `rocm-run` in it), ROCm's folders, the loader's path.
+    /// An explicit file or folder (also the folder of a sysroot: one with `rocm-run` in it), ROCm's folders, the
+    /// loader's path.
     pub hiprtc: Search,
     /// `rocm-run` programs of sysroots, as `scripts/rocm-sysroot.sh` makes them. Workers are started through them.
     pub wrappers: Vec<PathBuf>,
@@ -163,7 +164,8 @@ fn native(search: &RocmSearch, library: PathBuf) -> Toolchain {
     }
 }
 
-/// ROCm 5's hiprtc is inside its HIP runtime. It ends the process for gfx942 and later, so a sysroot is preferred to it.
+/// ROCm 5's hiprtc is inside its HIP runtime. It ends the process for gfx942 and later, so a sysroot is preferred to
+/// it.
 fn is_rocm_5(library: &Path) -> bool {
     library
         .file_name()

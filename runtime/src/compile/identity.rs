@@ -7,7 +7,8 @@ use std::time::UNIX_EPOCH;
 /// The libraries that take part in a compile by NVRTC: itself and its built-in headers.
 pub(super) const NVRTC: [&str; 2] = ["libnvrtc.so", "libnvrtc-builtins.so"];
 
-/// The libraries that take part in a compile by hiprtc: itself and its built-in headers, comgr, and LLVM where comgr links it.
+/// The libraries that take part in a compile by hiprtc: itself and its built-in headers, comgr, and LLVM where comgr
+/// links it.
 pub(super) const HIPRTC: [&str; 6] = [
     "libhiprtc.so",
     "libhiprtc-builtins.so",

@@ -1,4 +1,5 @@
-//! HIP C++ in, machine code out: hiprtc for AMD's GPUs, NVRTC for NVIDIA's, in this process or in a pool of worker processes.
+//! HIP C++ in, machine code out: hiprtc for AMD's GPUs, NVRTC for NVIDIA's, in this process or in a pool of worker
+//! processes.
 //!
 //! ```text
 //! discover(&RocmSearch) -> Toolchain                  where hiprtc is, and its identity; nothing is loaded yet
@@ -59,8 +60,8 @@ pub struct CompileRequest {
 }
 
 impl CompileRequest {
-    /// Whose compiler serves it: that of the target's platform. What is no target of graphc's is AMD's: hiprtc knows more of
-    /// them, and refuses what it does not know.
+    /// Whose compiler serves it: that of the target's platform. What is no target of graphc's is AMD's: hiprtc knows
+    /// more of them, and refuses what it does not know.
     pub fn platform(&self) -> Platform {
         self.arch
             .parse()
@@ -79,8 +80,8 @@ pub struct CompiledObject {
 
 /// Turns HIP C++ into code objects. Shared between threads.
 pub trait Compiler: Send + Sync {
-    /// Names the compiler that serves a platform's requests, and its version: equal identities give equal bytes for equal
-    /// requests.
+    /// Names the compiler that serves a platform's requests, and its version: equal identities give equal bytes for
+    /// equal requests.
     ///
     /// Found from the library files where they can be located, so that a warm start need not load the compiler.
     ///
@@ -100,11 +101,12 @@ pub trait Compiler: Send + Sync {
     /// Disassembles the kernels of an AMD code object, in the order of its metadata.
     ///
     /// # Errors
-    /// [`CompileError::NotAvailable`] when comgr is missing, [`CompileError::Disassembly`] for what is no AMD code object.
+    /// [`CompileError::NotAvailable`] when comgr is missing, [`CompileError::Disassembly`] for what is no AMD code
+    /// object.
     fn disassemble(&self, code: &[u8]) -> Result<Vec<Listing>, CompileError>;
 
-    /// Compiles one source and gives it as assembly: the machine code disassembled, or PTX of NVRTC, which has no disassembler
-    /// for the machine code it makes.
+    /// Compiles one source and gives it as assembly: the machine code disassembled, or PTX of NVRTC, which has no
+    /// disassembler for the machine code it makes.
     ///
     /// # Errors
     /// As [`Compiler::compile`] and [`Compiler::disassemble`].

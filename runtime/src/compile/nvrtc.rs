@@ -1,6 +1,7 @@
 //! NVRTC in this process: the same HIP C++ as CUDA C++, to a cubin for one architecture and to PTX.
 //!
-//! The sources include graphc's own device headers and nothing of CUDA's, so NVRTC alone suffices: its two libraries, no toolkit.
+//! The sources include graphc's own device headers and nothing of CUDA's, so NVRTC alone suffices: its two libraries,
+//! no toolkit.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;

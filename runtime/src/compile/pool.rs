@@ -82,7 +82,8 @@ impl WorkerPool {
         self
     }
 
-    /// Gives the compiler's identity where it is known already, so that it need not be asked (see [`super::Toolchain`]).
+    /// Gives the compiler's identity where it is known already, so that it need not be asked (see
+    /// [`super::Toolchain`]).
     pub fn known_identity(self, identity: String) -> WorkerPool {
         let _ = self.identity.set(identity);
         self

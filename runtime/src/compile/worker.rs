@@ -14,8 +14,8 @@ use super::{CompileError, Compiler, InProcess, Nvrtc};
 /// Serves compile requests on stdin until it closes. The graphc binary calls this for its hidden verb.
 ///
 /// Must be called first thing in `main`, before anything else touches stdin or stdout: the answers go to the original
-/// stdout, and file descriptor 1 is made a copy of stderr, so that whatever the compiler prints is log, never noise between the
-/// answers. Returns the process's exit code.
+/// stdout, and file descriptor 1 is made a copy of stderr, so that whatever the compiler prints is log, never noise
+/// between the answers. Returns the process's exit code.
 pub fn worker_main() -> ExitCode {
     let served = private_stdout().and_then(|mut answers| serve(&mut answers));
     match served {

@@ -1,5 +1,5 @@
-//! Products of integers whose sums become bytes by numbers of their columns: read once, when a program is loaded, for the kernels that do
-//! it in registers.
+//! Products of integers whose sums become bytes by numbers of their columns: read once, when a program is loaded, for
+//! the kernels that do it in registers.
 
 use ir::host::affine::Affine;
 use ir::host::product::{Finish, Integers, Place, Step};
@@ -22,9 +22,9 @@ pub(super) struct ColumnEnds {
 }
 
 impl ColumnEnds {
-    /// Reads a product's end. `None` where this processor does not do it in registers, or it is not such an end: numbers of columns are
-    /// constants that all entries share, columns are neighbours where bytes are stored or added. `excess` is what the sums of a column
-    /// have too much.
+    /// Reads a product's end. `None` where this processor does not do it in registers, or it is not such an end:
+    /// numbers of columns are constants that all entries share, columns are neighbours where bytes are stored or added.
+    /// `excess` is what the sums of a column have too much.
     pub(super) fn new(form: &Integers, cx: &Prepare<'_>, excess: impl Fn(usize) -> i32) -> Option<ColumnEnds> {
         let Finish::Stages(steps) = &form.finish else {
             return None;

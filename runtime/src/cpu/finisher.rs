@@ -1,10 +1,10 @@
 //! The end of a tile of integer sums: where its rows and columns are in what follows, and what follows done to them.
 //!
-//! Columns on several dims are taken in runs that are neighbours on the innermost one. Where only stores tell those dims from one dim
-//! (channels that are shuffled), all columns are one run, and a table says where each is stored.
+//! Columns on several dims are taken in runs that are neighbours on the innermost one. Where only stores tell those
+//! dims from one dim (channels that are shuffled), all columns are one run, and a table says where each is stored.
 //!
-//! Rows whose sums, results and whatever else is read for each element lie side by side are taken several at a time, as one row of as many
-//! columns as fill vectors; what there is for each column is repeated.
+//! Rows whose sums, results and whatever else is read for each element lie side by side are taken several at a time, as
+//! one row of as many columns as fill vectors; what there is for each column is repeated.
 
 use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, StageFunction, Step};
 use smallvec::SmallVec;
@@ -184,7 +184,8 @@ impl Finisher<'_> {
     /// The tile is one of the product's, and the buffers are those that it was prepared for.
     pub unsafe fn finish(&self, tile: &SumTile) {
         let (mut done, head) = (0, (self.form.tiles.space * 8).next_multiple_of(64));
-        // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
+        // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what
+        // `scratch` says.
         unsafe {
             let idx = self.index(tile);
             while done < tile.cols.len() {
@@ -216,8 +217,8 @@ impl Finisher<'_> {
         idx
     }
 
-    /// The tile's columns from number `done` on that are neighbours on every dim but the innermost: the first of them, of the
-    /// product's, and their sums. `idx` becomes the position of the first element.
+    /// The tile's columns from number `done` on that are neighbours on every dim but the innermost: the first of them,
+    /// of the product's, and their sums. `idx` becomes the position of the first element.
     ///
     /// # Safety
     /// As for [`Finisher::finish`].
@@ -360,7 +361,8 @@ impl Finisher<'_> {
         }
     }
 
-    /// What is done to sums of neighbouring columns, of so many rows that are taken as one; what is repeated is put into the scratch.
+    /// What is done to sums of neighbouring columns, of so many rows that are taken as one; what is repeated is put
+    /// into the scratch.
     ///
     /// # Safety
     /// As for [`Finisher::run`].

@@ -364,7 +364,8 @@ fn weights(form: &Integers, cx: &Prepare<'_>) -> Result<Weights, RuntimeError> {
     })
 }
 
-/// Writes the windows of pixels `rows` of a result: so many channels of each tap, from the first channel of the first pixel on.
+/// Writes the windows of pixels `rows` of a result: so many channels of each tap, from the first channel of the first
+/// pixel on.
 ///
 /// # Safety
 /// The image is as large as its shape says, and so are rows.

@@ -399,8 +399,8 @@ impl LoadedCpu {
     /// Runs once.
     ///
     /// # Safety
-    /// The ports' bytes are there, those of the outputs to be written and used by nobody else. An output may be where an input is
-    /// if [`LoadedCpu::in_place`] says so.
+    /// The ports' bytes are there, those of the outputs to be written and used by nobody else. An output may be where
+    /// an input is if [`LoadedCpu::in_place`] says so.
     pub(super) unsafe fn execute(
         &self,
         prepared: &Prepared,

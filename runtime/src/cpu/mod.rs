@@ -6,10 +6,10 @@
 //! run: pointers into inputs, outputs, constants and one arena; steps in order; nothing is decided or allocated
 //! ```
 //!
-//! What a kernel is on the CPU, its lowering says ([`ir::host`]), which the device is made with; nothing here reads expressions.
-//! [`loaded`] keeps what is prepared for each set of sizes and the memory of each concurrent run; [`exec`] packs the constants of a
-//! lowered kernel; [`block`] and [`loops`] run programs over blocks of points; [`kernels`] are the numeric kernels, which know nothing of
-//! plans.
+//! What a kernel is on the CPU, its lowering says ([`ir::host`]), which the device is made with; nothing here reads
+//! expressions. [`loaded`] keeps what is prepared for each set of sizes and the memory of each concurrent run; [`exec`]
+//! packs the constants of a lowered kernel; [`block`] and [`loops`] run programs over blocks of points; [`kernels`] are
+//! the numeric kernels, which know nothing of plans.
 //!
 //! Invariant: raw pointers into buffers are formed in this folder only, from placements that were checked against the
 //! parameters' sizes when a step was prepared.

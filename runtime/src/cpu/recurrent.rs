@@ -47,8 +47,8 @@ pub(crate) unsafe fn run(form: &Recurrent, env: &Env<'_>, params: &[*mut u8]) {
             out: params.0[form.out].cast(),
             scratch: scratch.cast(),
         };
-        // SAFETY: the operands and the result are dense parameters of these sizes, as lowering found them; the scratch is
-        // the thread's own and as large as `scratch` says.
+        // SAFETY: the operands and the result are dense parameters of these sizes, as lowering found them; the scratch
+        // is the thread's own and as large as `scratch` says.
         unsafe { run_rows(env.isa, &rows) }
     });
 }

@@ -220,8 +220,8 @@ pub(super) fn submit(
                 Input::InPlace(output, _) => room[*output],
             })
             .collect();
-        // SAFETY: inputs are there and held until the run is done; outputs are new, or a donated input's that nothing else
-        // reads, and nobody reads them before the latch is open.
+        // SAFETY: inputs are there and held until the run is done; outputs are new, or a donated input's that nothing
+        // else reads, and nobody reads them before the latch is open.
         ending.result = Some(ready.and_then(|()| unsafe { loaded.execute(&prepared, &ports, &room, None) }));
         drop(given);
         drop(ending);

@@ -53,7 +53,8 @@ impl Epilogue for TileRun<'_> {
                 if let Some(d) = self.tiles.dims.row {
                     idx[d] = (at.rows.start + row) as i64;
                 }
-                // SAFETY: rows `row..row + n` and columns `col..col + cols` of the tile, no more than `TILE_LANES` elements.
+                // SAFETY: rows `row..row + n` and columns `col..col + cols` of the tile, no more than `TILE_LANES`
+                // elements.
                 unsafe {
                     let first = tile.as_mut_ptr().add(row * stride + col);
                     self.block(idx, dense, scratch.add(head), first, [n, cols, stride]);
@@ -67,8 +68,8 @@ impl TileRun<'_> {
     /// Runs the program on `rows` rows of `cols` elements from `first` on, `stride` apart.
     ///
     /// # Safety
-    /// Those elements are this thread's own; `rows * cols` is at most [`TILE_LANES`], which `dense` has room for; `scratch` has what
-    /// the program asks for.
+    /// Those elements are this thread's own; `rows * cols` is at most [`TILE_LANES`], which `dense` has room for;
+    /// `scratch` has what the program asks for.
     unsafe fn block(&self, idx: &[i64], dense: *mut f32, scratch: *mut u8, first: *mut f32, size: [usize; 3]) {
         let [rows, cols, stride] = size;
         // SAFETY: as the caller promises.

@@ -1,8 +1,8 @@
 //! Memory on a device that tensors are in, and who uses it.
 //!
-//! A run that is under way holds the blocks that it reads and writes, and is written down here by the event of its end: a later
-//! run that reads waits for the one that writes, and a run that writes for all. A block is given back when the last tensor and the
-//! last run let go of it, so nothing that is under way can use it then.
+//! A run that is under way holds the blocks that it reads and writes, and is written down here by the event of its end:
+//! a later run that reads waits for the one that writes, and a run that writes for all. A block is given back when the
+//! last tensor and the last run let go of it, so nothing that is under way can use it then.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,7 +112,8 @@ impl Block {
         let mut to = vec![0; bytes];
         if bytes > 0 && start + bytes <= self.bytes() {
             let from = self.address() + start as u64;
-            // SAFETY: the range is inside the block, and who writes it is waited for. While this handle is there, nobody begins to.
+            // SAFETY: the range is inside the block, and who writes it is waited for. While this handle is there,
+            // nobody begins to.
             unsafe {
                 self.heap
                     .read(from, &mut to, written.as_deref(), "copying a tensor to the host")

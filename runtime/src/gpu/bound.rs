@@ -1,5 +1,5 @@
-//! The arguments of all launches of a run, laid out once: addresses are filled in for a context's memory, and again only for ports
-//! whose tensors are elsewhere than in the run before.
+//! The arguments of all launches of a run, laid out once: addresses are filled in for a context's memory, and again
+//! only for ports whose tensors are elsewhere than in the run before.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -117,8 +117,8 @@ impl Bound {
         self.variants.last_mut()
     }
 
-    /// A graph of a set of addresses that was given up, to be given these: making one anew takes longer. One whose addresses may come
-    /// again is better kept.
+    /// A graph of a set of addresses that was given up, to be given these: making one anew takes longer. One whose
+    /// addresses may come again is better kept.
     pub fn spare(&mut self) -> Option<GraphExec> {
         self.spare.take()
     }

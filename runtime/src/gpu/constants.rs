@@ -1,5 +1,5 @@
-//! Constants on the device: one allocation, filled through two pinned chunks on a stream of its own. Weights that a plan streams stay in
-//! one allocation of pinned memory, from which its copies read them.
+//! Constants on the device: one allocation, filled through two pinned chunks on a stream of its own. Weights that a
+//! plan streams stay in one allocation of pinned memory, from which its copies read them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

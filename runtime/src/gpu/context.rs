@@ -1,5 +1,5 @@
-//! What one run at a time has to itself: streams, events, an arena, staging memory, handles of vendor libraries, and the arguments
-//! of its launches, laid out.
+//! What one run at a time has to itself: streams, events, an arena, staging memory, handles of vendor libraries, and
+//! the arguments of its launches, laid out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

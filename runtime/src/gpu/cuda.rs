@@ -1,8 +1,8 @@
 //! The driver over CUDA's driver API, opened by `dlopen`.
 //!
-//! A device is entered through its primary context, which is made on the first visit and kept until the process ends: contexts
-//! are shared with whatever else the process does with CUDA. Pinned memory and device memory share one address space, so a
-//! copy needs no direction.
+//! A device is entered through its primary context, which is made on the first visit and kept until the process ends:
+//! contexts are shared with whatever else the process does with CUDA. Pinned memory and device memory share one address
+//! space, so a copy needs no direction.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What is asked of a vendor's GPU runtime: the one table of functions that everything in this folder goes through.
 //!
-//! [`super::hip`] fills it from HIP, [`super::cuda`] from CUDA's driver API; nothing else here knows whose GPU it drives. Addresses are plain numbers and handles are opaque;
-//! [`super::handles`] owns them.
+//! [`super::hip`] fills it from HIP, [`super::cuda`] from CUDA's driver API; nothing else here knows whose GPU it
+//! drives. Addresses are plain numbers and handles are opaque; [`super::handles`] owns them.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -46,7 +46,8 @@ macro_rules! handle {
             $(#[$meta])*
             #[derive(Clone, Copy, PartialEq, Eq, Debug)]
             pub struct $name(pub *mut c_void);
-            // SAFETY: a handle is a name that the vendor's runtime resolves; its functions may be called from any thread.
+            // SAFETY: a handle is a name that the vendor's runtime resolves; its functions may be called from any
+            // thread.
             unsafe impl Send for $name {}
             // SAFETY: as above.
             unsafe impl Sync for $name {}
@@ -93,7 +94,8 @@ pub struct Description {
     pub product: String,
     /// Bytes of memory.
     pub memory: usize,
-    /// The version of the driver, and that of its part in the kernel where the system says it: `HIP 7.2.53211, amdgpu 6.14.14`.
+    /// The version of the driver, and that of its part in the kernel where the system says it:
+    /// `HIP 7.2.53211, amdgpu 6.14.14`.
     pub driver: String,
 }
 
@@ -124,8 +126,8 @@ pub struct Launch {
 /// The functions. All but the first four act on the device that the thread has entered.
 ///
 /// # Safety
-/// The unsafe ones take handles and addresses that this driver gave for that device and that were not destroyed or freed, and
-/// copies and launches stay inside the memory they name until the work is done.
+/// The unsafe ones take handles and addresses that this driver gave for that device and that were not destroyed or
+/// freed, and copies and launches stay inside the memory they name until the work is done.
 pub trait Driver: Send + Sync {
     /// The vendor's runtime: `hip`, `cuda`.
     fn name(&self) -> &'static str;
@@ -158,11 +160,12 @@ pub trait Driver: Send + Sync {
     /// Queues a copy.
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction, stream: RawStream) -> Status<()>;
 
-    /// Lets the device that the thread has entered read another's memory, where the two can; without it copies between them are by way
-    /// of the host. `false` where they cannot.
+    /// Lets the device that the thread has entered read another's memory, where the two can; without it copies between
+    /// them are by way of the host. `false` where they cannot.
     fn allow_peer(&self, device: usize, peer: usize) -> Status<bool>;
 
-    /// Queues a copy from one device's memory to another's, on a stream of the device that is entered. Both were entered before.
+    /// Queues a copy from one device's memory to another's, on a stream of the device that is entered. Both were
+    /// entered before.
     unsafe fn copy_between(&self, to: (usize, u64), from: (usize, u64), bytes: usize, stream: RawStream) -> Status<()>;
 
     /// Makes a stream that keeps no order with any other. A device without priorities ignores that one.
@@ -189,14 +192,15 @@ pub trait Driver: Send + Sync {
     /// Lets launches of a function provide `bytes` of LDS.
     unsafe fn allow_lds(&self, function: RawFunction, bytes: u32) -> Status<()>;
 
-    /// Queues a launch. `arguments` has the address of each of the kernel's arguments, which are 8 bytes each and are read before
-    /// this returns.
+    /// Queues a launch. `arguments` has the address of each of the kernel's arguments, which are 8 bytes each and are
+    /// read before this returns.
     unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void], stream: RawStream) -> Status<()>;
 
-    /// Takes what is queued on a stream from now on into a graph, and on streams that come to wait for it. Calls of other threads
-    /// and other streams go on as before.
+    /// Takes what is queued on a stream from now on into a graph, and on streams that come to wait for it. Calls of
+    /// other threads and other streams go on as before.
     unsafe fn begin_capture(&self, stream: RawStream) -> Status<()>;
-    /// Ends a capture, also one that a failed call spoilt; every stream that joined it must have been waited for by this one.
+    /// Ends a capture, also one that a failed call spoilt; every stream that joined it must have been waited for by
+    /// this one.
     unsafe fn end_capture(&self, stream: RawStream) -> Status<RawGraph>;
     unsafe fn instantiate(&self, graph: RawGraph) -> Status<RawGraphExec>;
     /// Gives a graph that is ready another one's arguments; `false` where they differ in more than those.

@@ -1,5 +1,5 @@
-//! What holds of a plan at all sizes: its steps, which buffers are one block of memory, which steps carry ports, which sizes there
-//! are. Worked out once, when the program is loaded.
+//! What holds of a plan at all sizes: its steps, which buffers are one block of memory, which steps carry ports, which
+//! sizes there are. Worked out once, when the program is loaded.
 
 use indexmap::IndexSet;
 use ir::dim::{Bindings, Dim, DimError};

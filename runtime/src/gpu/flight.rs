@@ -110,8 +110,8 @@ impl Running for Flight {
     }
 
     fn wake(self: Arc<Self>, waker: Waker) {
-        // Nothing of the run is held when its task is woken: whoever drops the program last is not the thread that watches. A run
-        // that is dropped was waited for.
+        // Nothing of the run is held when its task is woken: whoever drops the program last is not the thread that
+        // watches. A run that is dropped was waited for.
         let flight = Arc::downgrade(&self);
         self.loaded.watch().add(Box::new(move || {
             let done = flight.upgrade().is_none_or(|flight| flight.is_done());

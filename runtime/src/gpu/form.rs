@@ -1,7 +1,7 @@
 //! Which ports of a run are on the device, and whose memory the plan's blocks are in then.
 //!
-//! A plan copies each input from the host to a buffer in the arena and each output from one. Where a port's tensor is on the device
-//! already, that buffer is the tensor's memory, and nothing is copied:
+//! A plan copies each input from the host to a buffer in the arena and each output from one. Where a port's tensor is
+//! on the device already, that buffer is the tensor's memory, and nothing is copied:
 //!
 //! | port | its block | then |
 //! |---|---|---|
@@ -25,7 +25,8 @@ pub(super) enum InputForm {
     Host,
     /// On the device, and stays as it is.
     Device,
-    /// As `Device`, but where the plan's kernels cannot read it: its address is not a multiple of what they take it to be.
+    /// As `Device`, but where the plan's kernels cannot read it: its address is not a multiple of what they take it to
+    /// be.
     Copied,
     /// The run may write it.
     Donated,

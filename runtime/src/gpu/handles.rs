@@ -1,4 +1,5 @@
-//! What a device gives, owned: streams, events, memory and modules that end with their value, also on the way out of an error.
+//! What a device gives, owned: streams, events, memory and modules that end with their value, also on the way out of an
+//! error.
 //!
 //! Work in flight must be done before what it uses is dropped: [`super::run`] waits for its streams in every case.
 
@@ -16,8 +17,8 @@ use super::driver::{
 };
 use crate::error::{OutOfDeviceMemory, Planned, RuntimeError};
 
-/// For so long a thread that waits with a timeout asks again and again; then it sleeps between two questions, at most as long as
-/// [`SLEEP`] and an eighth of what it waited.
+/// For so long a thread that waits with a timeout asks again and again; then it sleeps between two questions, at most
+/// as long as [`SLEEP`] and an eighth of what it waited.
 const SPIN: Duration = Duration::from_micros(50);
 const SLEEP: Duration = Duration::from_millis(1);
 
@@ -81,7 +82,8 @@ impl Gpu {
         self.lost.get().is_some()
     }
 
-    /// Waits for an event. With a timeout it is asked for again and again, and the device is given up when the time is over.
+    /// Waits for an event. With a timeout it is asked for again and again, and the device is given up when the time is
+    /// over.
     pub fn wait(&self, event: &Event, at: impl Fn() -> String) -> Result<(), RuntimeError> {
         let Some(timeout) = self.timeout() else {
             return self.at_with(at, event.synchronize());
@@ -180,7 +182,8 @@ impl Gpu {
         }
     }
 
-    /// The error of a call that was made for `at`: a step, an input, a kernel. Finds out whether the device is lost by it.
+    /// The error of a call that was made for `at`: a step, an input, a kernel. Finds out whether the device is lost by
+    /// it.
     pub fn error(&self, error: DriverError, at: &str) -> RuntimeError {
         let reason = || format!("{at}: {error}");
         if error.kind == FailureKind::NoDevice {
@@ -200,8 +203,8 @@ impl Gpu {
         }
     }
 
-    /// A device works behind the host's back: a fault of one step may be told by the call of a later one. Makes the place of
-    /// an error say so, unless the steps before were waited for.
+    /// A device works behind the host's back: a fault of one step may be told by the call of a later one. Makes the
+    /// place of an error say so, unless the steps before were waited for.
     pub fn or_earlier(&self, mut error: RuntimeError) -> RuntimeError {
         if let RuntimeError::Device { at, .. } | RuntimeError::TimedOut { at, .. } = &mut error
             && self.lost.get().is_some()
@@ -343,7 +346,8 @@ impl Stream {
     /// Queues a copy.
     ///
     /// # Safety
-    /// Both ranges are in memory of the device or pinned memory, as `direction` says, and stay so until the work is done.
+    /// Both ranges are in memory of the device or pinned memory, as `direction` says, and stay so until the work is
+    /// done.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction) -> Status<()> {
         // SAFETY: the caller's.
         unsafe { self.gpu.driver.copy(to, from, bytes, direction, self.raw) }
@@ -366,7 +370,8 @@ impl Stream {
     /// Queues a launch.
     ///
     /// # Safety
-    /// `arguments` are those of the kernel: addresses of memory as large as it takes them to be, until the work is done.
+    /// `arguments` are those of the kernel: addresses of memory as large as it takes them to be, until the work is
+    /// done.
     pub unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void]) -> Status<()> {
         // SAFETY: the caller's.
         unsafe { self.gpu.driver.launch(launch, arguments, self.raw) }

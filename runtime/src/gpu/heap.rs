@@ -1,8 +1,9 @@
-//! The memory of tensors on one device: allocations that are kept for the next of their size, and copies from and to the host.
+//! The memory of tensors on one device: allocations that are kept for the next of their size, and copies from and to
+//! the host.
 //!
-//! Allocating device memory takes longer than most launches and may wait for the device, and the outputs of a loop of runs come
-//! and go in the same sizes. So memory that a tensor gives back is kept, and returned to the driver when an allocation fails, when
-//! a program is dropped, and on request.
+//! Allocating device memory takes longer than most launches and may wait for the device, and the outputs of a loop of
+//! runs come and go in the same sizes. So memory that a tensor gives back is kept, and returned to the driver when an
+//! allocation fails, when a program is dropped, and on request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

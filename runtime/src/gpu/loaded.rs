@@ -39,8 +39,8 @@ use crate::tensor::{DeviceTensor, Given, Memory, Value, Where};
 const PREPARED_SIZES: usize = 8;
 /// Runs at once: one on the way to the device, one computed, one on the way back, and one to spare.
 const RUNS_AT_ONCE: usize = 4;
-/// An arena for the largest sizes that are declared is made at once where it takes no more than this, or no more than twice what
-/// the sizes at hand take.
+/// An arena for the largest sizes that are declared is made at once where it takes no more than this, or no more than
+/// twice what the sizes at hand take.
 const ROOM: usize = 64 << 20;
 /// Kernels take buffers to begin at multiples of this many bytes.
 const ALIGNMENT: u64 = ir::plan::arena::ALIGNMENT as u64;
@@ -264,7 +264,8 @@ impl LoadedGpu {
         Ok(exact)
     }
 
-    /// A context with enough memory: a free one, a new one, or where that would be too many, that of the oldest run once it is done.
+    /// A context with enough memory: a free one, a new one, or where that would be too many, that of the oldest run
+    /// once it is done.
     fn context(&self, prepared: &Prepared) -> Result<Context, RuntimeError> {
         let planned = prepared.placed.placement.total;
         let asked = planned + self.constants.bytes();

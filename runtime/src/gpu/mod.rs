@@ -1,9 +1,10 @@
 //! Programs on GPUs: streams, memory, modules and events over one table of functions, which HIP or CUDA's driver fills.
 //!
-//! Before: a program whose variant has a code object for each kernel. [`Device::load`] does everything slow: it loads the
-//! modules, copies the constants through pinned memory, opens the vendor libraries that the plan calls, and makes what one run
-//! needs at the expected sizes. A run then copies its inputs into pinned memory, enqueues the plan's steps on one stream a lane
-//! with an event where a step waits for another lane, and waits once, or leaves that to who wants its outputs.
+//! Before: a program whose variant has a code object for each kernel. [`Device::load`] does everything slow: it loads
+//! the modules, copies the constants through pinned memory, opens the vendor libraries that the plan calls, and makes
+//! what one run needs at the expected sizes. A run then copies its inputs into pinned memory, enqueues the plan's steps
+//! on one stream a lane with an event where a step waits for another lane, and waits once, or leaves that to who wants
+//! its outputs.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -18,8 +19,8 @@
 //! | `ranges` | names of runs and steps for a profiler that watches |
 //! | `loaded` `flight` `watch` | runs in a row and at once, their ends, and who waits for them |
 //!
-//! Invariant: nothing in flight outlives what it uses: a run holds the memory of its tensors and its context until its end was
-//! waited for, also after an error, and also where nobody asks for its outputs.
+//! Invariant: nothing in flight outlives what it uses: a run holds the memory of its tensors and its context until its
+//! end was waited for, also after an error, and also where nobody asks for its outputs.
 
 pub(crate) mod block;
 mod bound;
@@ -202,8 +203,8 @@ impl GpuDevice {
     /// Opens a vendor's GPU with a number.
     ///
     /// # Errors
-    /// `NotAvailable`: no runtime of the vendor (with every place looked at), no GPU, no such number, or a processor that graphc
-    /// does not compile for.
+    /// `NotAvailable`: no runtime of the vendor (with every place looked at), no GPU, no such number, or a processor
+    /// that graphc does not compile for.
     pub fn open(search: &GpuSearch, vendor: Vendor, ordinal: usize) -> Result<GpuDevice, RuntimeError> {
         let driver = open_driver(search, vendor)?;
         let (runtime, library) = (vendor.runtime(), driver.library().display().to_string());
@@ -342,13 +343,14 @@ impl GpuDevice {
         self.heap.trim()
     }
 
-    /// Makes a tensor of memory that something else owns: an app's own kernels, another framework (what dlpack hands over). It is
-    /// never written, and `owner` is dropped with the last use of it.
+    /// Makes a tensor of memory that something else owns: an app's own kernels, another framework (what dlpack hands
+    /// over). It is never written, and `owner` is dropped with the last use of it.
     ///
     /// What fills the memory must be done, or wait for it on the stream that it runs on.
     ///
     /// # Safety
-    /// `address` is of this device, the tensor's bytes lie there, row by row, and nothing writes or frees them while `owner` lives.
+    /// `address` is of this device, the tensor's bytes lie there, row by row, and nothing writes or frees them while
+    /// `owner` lives.
     pub unsafe fn borrow(
         &self,
         address: u64,
@@ -362,11 +364,13 @@ impl GpuDevice {
         DeviceTensor::new(dtype, shape, Memory::Gpu(block))
     }
 
-    /// Gives the device up, instead of waiting for ever, once the host waited that long for it: for the end of a run, a tensor, a
-    /// copy. That is a [`RuntimeError::TimedOut`]; from then on the device is lost. None waits for ever, as at first.
+    /// Gives the device up, instead of waiting for ever, once the host waited that long for it: for the end of a run, a
+    /// tensor, a copy. That is a [`RuntimeError::TimedOut`]; from then on the device is lost. None waits for ever, as
+    /// at first.
     ///
-    /// With a timeout the host asks for the end of what it waits for, at first without a pause, later every millisecond. It is for
-    /// work that graphc queued: a call that waits for an app's own kernels on the same device does so without it.
+    /// With a timeout the host asks for the end of what it waits for, at first without a pause, later every
+    /// millisecond. It is for work that graphc queued: a call that waits for an app's own kernels on the same device
+    /// does so without it.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.gpu.set_timeout(timeout);
     }

@@ -1,8 +1,9 @@
 //! Which events a run records and waits for: the fewest that keep what the plan says.
 //!
-//! A plan's step waits for steps of other lanes. Where a step enqueues nothing (its copy is in place, it has no points), nobody has to
-//! wait for it, but for what it would have waited for; and where a lane has waited for a step, it has waited for all that came before
-//! that step. Each event that is left out is a call of the driver less in every run.
+//! A plan's step waits for steps of other lanes. Where a step enqueues nothing (its copy is in place, it has no
+//! points), nobody has to wait for it, but for what it would have waited for; and where a lane has waited for a step,
+//! it has waited for all that came before that step. Each event that is left out is a call of the driver less in every
+//! run.
 //!
 //! ```text
 //! upload: s0 (nothing)                 compute: s1 waits s0, s2     download: s3 waits s2 (nothing)

@@ -1,8 +1,9 @@
 //! Tensors that go from one device to another.
 //!
-//! A copy is queued on a stream of the device that it goes to, behind the run that makes the tensor, and whoever reads the new tensor
-//! waits for the copy on its own stream: the host waits for nothing. No library takes part and no rank waits for another to come, so runs
-//! may be in any order and a device that fails holds up nobody; the copy engines carry it, beside the kernels of other runs.
+//! A copy is queued on a stream of the device that it goes to, behind the run that makes the tensor, and whoever reads
+//! the new tensor waits for the copy on its own stream: the host waits for nothing. No library takes part and no rank
+//! waits for another to come, so runs may be in any order and a device that fails holds up nobody; the copy engines
+//! carry it, beside the kernels of other runs.
 
 use std::sync::Arc;
 
@@ -69,8 +70,8 @@ impl Entrance {
         }
         let done = Arc::new(gpu.event(false)?);
         from.before(false, |event| gpu.at(what, self.stream.wait(event)))?;
-        // SAFETY: both ranges are inside of their blocks, which `Sent` keeps until the copy is done; who writes the one is waited for
-        // above, and nothing else knows of the other.
+        // SAFETY: both ranges are inside of their blocks, which `Sent` keeps until the copy is done; who writes the one
+        // is waited for above, and nothing else knows of the other.
         let queued = unsafe {
             self.stream
                 .copy_from(to.address(), (&from.heap().gpu, tensor.address()), bytes)

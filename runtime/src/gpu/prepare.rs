@@ -1,7 +1,8 @@
 //! A plan at one form and one set of sizes, in two parts.
 //!
-//! [`Placed`] has a place for every buffer and suits all sizes of which no buffer outgrows its place: it is made for a capacity.
-//! [`Prepared`] has what each step enqueues at exact sizes: cheap to make, and kept for the sizes of the last runs.
+//! [`Placed`] has a place for every buffer and suits all sizes of which no buffer outgrows its place: it is made for a
+//! capacity. [`Prepared`] has what each step enqueues at exact sizes: cheap to make, and kept for the sizes of the last
+//! runs.
 //!
 //! Addresses in memory that each run has of its own are offsets here.
 

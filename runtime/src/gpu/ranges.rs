@@ -1,7 +1,8 @@
-//! Names of runs and steps for a profiler that watches the process: ranges of roctx (`rocprofv3 --marker-trace`) or NVTX (`nsys`).
+//! Names of runs and steps for a profiler that watches the process: ranges of roctx (`rocprofv3 --marker-trace`) or
+//! NVTX (`nsys`).
 //!
-//! A range lies around what the host enqueues, on the thread that does. Nothing here is opened or called unless a program is loaded
-//! with [`LoadOptions::ranges`](crate::LoadOptions::ranges).
+//! A range lies around what the host enqueues, on the thread that does. Nothing here is opened or called unless a
+//! program is loaded with [`LoadOptions::ranges`](crate::LoadOptions::ranges).
 
 use std::ffi::{CString, c_char, c_int};
 

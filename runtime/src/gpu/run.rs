@@ -20,7 +20,8 @@ use crate::error::RuntimeError;
 
 /// An input is copied into pinned memory in parts of this many bytes, each on the bus while the next is copied.
 const PART: usize = 4 << 20;
-/// Runs with fewer launches gain nothing by a graph: what a driver takes for one is what it takes for two launches (H100).
+/// Runs with fewer launches gain nothing by a graph: what a driver takes for one is what it takes for two launches
+/// (H100).
 const LAUNCHES: usize = 2;
 /// Nor do runs that copy more than this many bytes: their parts overlap, and launches are not what takes time.
 const COPIED: usize = 4 << 20;
@@ -44,8 +45,8 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Enqueues the run after `before`, which is given each event that it must come after and each lane. After an error work may
-    /// be under way.
+    /// Enqueues the run after `before`, which is given each event that it must come after and each lane. After an error
+    /// work may be under way.
     pub fn enqueue(
         &self,
         context: &mut Context,
@@ -72,8 +73,8 @@ impl Run<'_> {
         if let Some(graph) = graph {
             self.stage(context);
             if let Some(first) = context.lanes.get(LaneId::new(0)) {
-                // SAFETY: it was captured with this context's memory and these addresses; what they are of lives until the run
-                // was waited for.
+                // SAFETY: it was captured with this context's memory and these addresses; what they are of lives until
+                // the run was waited for.
                 let launched = unsafe { first.launch_graph(&graph) };
                 if let Some(variant) = bound.variant() {
                     variant.graph = Some(graph);
@@ -209,8 +210,8 @@ impl Run<'_> {
                 Enqueue::Nothing => {}
                 Enqueue::Launch { launch, first, count } => {
                     let arguments = bound.arguments(*first, *count);
-                    // SAFETY: the words are those of the kernel's signature; buffers were checked against its parameters when
-                    // the step was prepared, and what they are in lives until the run was waited for.
+                    // SAFETY: the words are those of the kernel's signature; buffers were checked against its
+                    // parameters when the step was prepared, and what they are in lives until the run was waited for.
                     unsafe { context.lanes[facts.lane].launch(*launch, arguments) }.map_err(failed)?;
                 }
                 Enqueue::Upload {
@@ -293,7 +294,8 @@ impl Run<'_> {
         first.record(&context.done)
     }
 
-    /// The host's time of the launches alone, all on the first lane. Their operands are whatever the arena has; nothing reads the results.
+    /// The host's time of the launches alone, all on the first lane. Their operands are whatever the arena has; nothing
+    /// reads the results.
     pub fn bare(&self, context: &Context, bound: &mut Bound, turns: usize) -> Result<Option<Duration>, RuntimeError> {
         const AT: &str = "launching";
         let Some(first) = context.lanes.values().next() else {

@@ -1,4 +1,5 @@
-//! A thread that looks after the ends of runs that futures wait for. A device's driver has no way to wake a task, so the thread asks.
+//! A thread that looks after the ends of runs that futures wait for. A device's driver has no way to wake a task, so
+//! the thread asks.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};

@@ -1,10 +1,11 @@
 //! hipBLASLt: matrix products with scales, a bias and an activation (`hipblasLtMatmul`).
 //!
-//! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
-//! each column is what it adds, and a vector of `alpha` what scales each column. One scale for all is that of its A, which the library has for
-//! 8-bit floats. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
-//! the sizes; nothing is timed here. Where the plan names an algorithm of this version of the library on this driver, and the heuristic
-//! offers it for these sizes, it is that one. Its workspace is the plan's, and bounds what the heuristic may choose.
+//! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a
+//! number for each column is what it adds, and a vector of `alpha` what scales each column. One scale for all is that
+//! of its A, which the library has for 8-bit floats. The algorithm is the one that its heuristic ranks first, asked for
+//! when a context is first fitted to the sizes; nothing is timed here. Where the plan names an algorithm of this
+//! version of the library on this driver, and the heuristic offers it for these sizes, it is that one. Its workspace is
+//! the plan's, and bounds what the heuristic may choose.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -29,8 +30,8 @@ use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 use crate::gpu::handles::Gpu;
 
-/// Algorithms that the heuristic is asked for, as it ranks them. It is always so many: what it lists behind the first depends on how many a
-/// process asked for before, and a plan's algorithm is to be found in every process.
+/// Algorithms that the heuristic is asked for, as it ranks them. It is always so many: what it lists behind the first
+/// depends on how many a process asked for before, and a plan's algorithm is to be found in every process.
 const OFFERED: usize = 64;
 
 /// The library.
@@ -261,8 +262,8 @@ impl Handle {
         Ok(workspace)
     }
 
-    /// Enqueues a product that was made ready. `buffers` are the operands, a scale and a bias among them where there are such, and the
-    /// result; the workspace has at least the bytes that it takes.
+    /// Enqueues a product that was made ready. `buffers` are the operands, a scale and a bias among them where there
+    /// are such, and the result; the workspace has at least the bytes that it takes.
     pub fn matmul(
         &self,
         matmul: &Matmul,
@@ -293,8 +294,8 @@ impl Handle {
             GemmScale::None | GemmScale::Tensor => (&raw const one).cast(),
         };
         let [a, b, d] = ready.descriptors.layouts;
-        // SAFETY: handle, descriptors and stream are alive; the operands lie in memory that holds what the layouts say, until the
-        // run was waited for, and so does a vector of alpha; scalars are read by the call.
+        // SAFETY: handle, descriptors and stream are alive; the operands lie in memory that holds what the layouts say,
+        // until the run was waited for, and so does a vector of alpha; scalars are read by the call.
         let status = unsafe {
             self.library.api().hipblasLtMatmul(
                 self.raw,

@@ -1,10 +1,11 @@
 //! MIOpen: convolutions by a solution that was chosen (`miopenConvolutionForwardImmediate`).
 //!
-//! By default that is the one which MIOpen's databases and heuristics rank first, without timing anything: nothing is measured
-//! behind the caller's back, and the same sizes get the same solution. On request MIOpen's find stage is asked first, in one of its
-//! modes; what it finds is in the databases then, whose first is of the algorithm that it names. A call may name a solution
-//! ([`Algorithm`]): where MIOpen has that for the sizes, it goes before all others, and nothing is searched for. Kernels are compiled
-//! when a context is first fitted to the sizes, and kept by MIOpen where its own settings say.
+//! By default that is the one which MIOpen's databases and heuristics rank first, without timing anything: nothing is
+//! measured behind the caller's back, and the same sizes get the same solution. On request MIOpen's find stage is asked
+//! first, in one of its modes; what it finds is in the databases then, whose first is of the algorithm that it names. A
+//! call may name a solution ([`Algorithm`]): where MIOpen has that for the sizes, it goes before all others, and
+//! nothing is searched for. Kernels are compiled when a context is first fitted to the sizes, and kept by MIOpen where
+//! its own settings say.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -128,7 +129,8 @@ impl Miopen {
     }
 }
 
-/// A tensor as MIOpen describes it: sizes in the order N, C, H, W (filters O, I, H, W) and the stride of each in elements.
+/// A tensor as MIOpen describes it: sizes in the order N, C, H, W (filters O, I, H, W) and the stride of each in
+/// elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Tensor {
     sizes: [c_int; 4],
@@ -466,7 +468,8 @@ impl Handle {
         // SAFETY: handle and descriptors are alive; a place for the result.
         let status = unsafe { api.miopenConvolutionForwardGetWorkSpaceSize(self.raw, w, x, c, y, &mut bytes) };
         library.check("miopenConvolutionForwardGetWorkSpaceSize", status, at)?;
-        // Defined numbers, so that no kernel does anything odd with others. Results and workspaces are written before they are read.
+        // Defined numbers, so that no kernel does anything odd with others. Results and workspaces are written before
+        // they are read.
         let input = allocate(conv.input.bytes(conv.dtype), Content::Zeros)?;
         let filter = allocate(conv.filter.bytes(conv.dtype), Content::Zeros)?;
         let result = allocate(conv.result.bytes(conv.out), Content::Any)?;
@@ -481,8 +484,9 @@ impl Handle {
                 memory: 0,
             },
         );
-        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, and the workspace
-        // in what was asked for, until the call is back, which waits for what it timed; there is room for the one result.
+        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, and
+        // the workspace in what was asked for, until the call is back, which waits for what it timed; there is room for
+        // the one result.
         let status = unsafe {
             api.miopenFindConvolutionForwardAlgorithm(
                 self.raw,
@@ -536,8 +540,8 @@ impl Handle {
         };
         self.set_stream(stream, at)?;
         let [x, w, y] = ready.descriptors.tensors;
-        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, until the
-        // run was waited for.
+        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say,
+        // until the run was waited for.
         let status = unsafe {
             self.library.api().miopenConvolutionForwardImmediate(
                 self.raw,

@@ -1,9 +1,9 @@
 //! What MIOpen computes without a solution to be chosen: averages of windows (`miopenPoolingForward`) and softmax
 //! (`miopenSoftmaxForward_V2`).
 //!
-//! MIOpen has windows over channels first. With channels last they are one axis more, along which windows are of one: `[N, H, W, C]` is
-//! an image with one channel of `H × W × C`. One spatial axis is two, the first of one. A softmax along an axis is one over the channels of
-//! `[before, axis, behind, 1]`.
+//! MIOpen has windows over channels first. With channels last they are one axis more, along which windows are of one:
+//! `[N, H, W, C]` is an image with one channel of `H × W × C`. One spatial axis is two, the first of one. A softmax
+//! along an axis is one over the channels of `[before, axis, behind, 1]`.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -65,8 +65,8 @@ impl Plain {
     /// Restates a pooling at some sizes; None where the result has no elements.
     ///
     /// # Errors
-    /// What MIOpen does not compute as the op means it: maxima (NaNs are dropped), other types, dilations, more than three axes, counted
-    /// padding that is one-sided or that windows reach beyond.
+    /// What MIOpen does not compute as the op means it: maxima (NaNs are dropped), other types, dilations, more than
+    /// three axes, counted padding that is one-sided or that windows reach beyond.
     pub fn pool(
         pool: &Pool,
         input: &TensorType,
@@ -262,8 +262,9 @@ impl Descriptors {
         let [input, result] = self.tensors;
         match plain.kind {
             Kind::Average { .. } => {
-                // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, until the
-                // run was waited for; scalars are read by the call. Averages keep no indices, so there is no workspace.
+                // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors
+                // say, until the run was waited for; scalars are read by the call. Averages keep no indices, so there
+                // is no workspace.
                 let status = unsafe {
                     library.api().miopenPoolingForward(
                         raw,

@@ -1,7 +1,7 @@
 //! Vendor libraries: what carries out the calls that `passes::route` put into a plan. One file a library.
 //!
-//! Opening comes with loading, and only for the libraries that the plan calls; a GPU must have been found before, since some of
-//! them end the process where there is none. A call is prepared once for each set of sizes; a run enqueues it.
+//! Opening comes with loading, and only for the libraries that the plan calls; a GPU must have been found before, since
+//! some of them end the process where there is none. A call is prepared once for each set of sizes; a run enqueues it.
 
 mod hipblaslt;
 mod miopen;
@@ -41,8 +41,8 @@ struct Opened<T> {
 }
 
 impl<T> Opened<T> {
-    /// Takes what `load` found, or says what is missing: the library that the step at `at` calls, without which `work` can be
-    /// generated kernels.
+    /// Takes what `load` found, or says what is missing: the library that the step at `at` calls, without which `work`
+    /// can be generated kernels.
     fn new(
         loaded: Result<Loaded<T>, NotFound>,
         name: &str,
@@ -114,10 +114,11 @@ pub(crate) enum Call {
 }
 
 impl Libraries {
-    /// Opens what a variant's plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    /// Opens what a variant's plan calls. The device must be there, and entered. `seat` is the rank's among the devices
+    /// of a model.
     ///
-    /// Where a library is not there, and kernels do what its calls do at other sizes, the program that is returned has them in their
-    /// place.
+    /// Where a library is not there, and kernels do what its calls do at other sizes, the program that is returned has
+    /// them in their place.
     pub fn open(
         program: Arc<Program>,
         variant: usize,
@@ -220,8 +221,8 @@ impl Libraries {
         })
     }
 
-    /// Prepares a call, by an algorithm where the library has it; None where there is nothing to compute. Its buffers are the operands, then the results; `workspace` is how many
-    /// bytes the plan has for it.
+    /// Prepares a call, by an algorithm where the library has it; None where there is nothing to compute. Its buffers
+    /// are the operands, then the results; `workspace` is how many bytes the plan has for it.
     pub fn prepare(
         &self,
         (call, algorithm): (&LibraryCall, Option<&Algorithm>),
@@ -270,13 +271,14 @@ impl Libraries {
 }
 
 impl Handles {
-    /// Lets go of handles whose device is lost, without ending them: rocBLAS ends the process where it cannot free what they hold.
+    /// Lets go of handles whose device is lost, without ending them: rocBLAS ends the process where it cannot free what
+    /// they hold.
     pub fn abandon(&mut self) {
         std::mem::forget(std::mem::take(self));
     }
 
-    /// Does what a call needs done once on these handles, with memory for as long as that takes; returns the bytes of workspace that the
-    /// call takes.
+    /// Does what a call needs done once on these handles, with memory for as long as that takes; returns the bytes of
+    /// workspace that the call takes.
     pub fn ready(
         &mut self,
         call: &Call,
@@ -293,7 +295,8 @@ impl Handles {
         }
     }
 
-    /// Lists the algorithms that a library offers for a call, the one that it would choose first; none where it cannot be asked for one.
+    /// Lists the algorithms that a library offers for a call, the one that it would choose first; none where it cannot
+    /// be asked for one.
     pub fn algorithms(&mut self, call: &Call, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
         match (call, &mut self.hipblaslt, &mut self.miopen) {
             (Call::Matmul(matmul), Some(handle), _) => handle.algorithms(matmul, at),

@@ -1,7 +1,7 @@
 //! RCCL and NCCL: collectives between the GPUs of one process, one communicator for each.
 //!
-//! Communicators are made once for a set of devices, and are used by all programs there. Each rank's calls come in the order of its plan,
-//! and the runs of all programs in one order on all ranks, which is [`crate::ranks`]' to see to.
+//! Communicators are made once for a set of devices, and are used by all programs there. Each rank's calls come in the
+//! order of its plan, and the runs of all programs in one order on all ranks, which is [`crate::ranks`]' to see to.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -39,8 +39,8 @@ pub(crate) struct Seat {
 }
 
 impl Communicators {
-    /// Opens a library by its names and makes a communicator on each device, given by its number. The vendor's runtime must have found
-    /// them.
+    /// Opens a library by its names and makes a communicator on each device, given by its number. The vendor's runtime
+    /// must have found them.
     ///
     /// # Errors
     /// `NotAvailable` without the library, with every place looked at; what it reports.
@@ -111,7 +111,8 @@ impl Communicators {
             for raw in raw.into_iter().filter(|raw| !raw.is_null()) {
                 let raw = AtomicPtr::new(raw);
                 scope.spawn(move || {
-                    // SAFETY: it was taken out above, so nobody else has it; calls that still use it are what this function is for.
+                    // SAFETY: it was taken out above, so nobody else has it; calls that still use it are what this
+                    // function is for.
                     let _ = unsafe { self.library.api.ncclCommAbort(raw.into_inner()) };
                 });
             }
@@ -182,8 +183,8 @@ impl Seat {
         }
         let (part, result, stream) = (part as *const c_void, result as *mut c_void, stream.0.cast());
         let (name, status) = match call.kind {
-            // SAFETY: the communicator is of this device, part and result lie in its memory with the sizes that the call was prepared
-            // with, and stay until the run was waited for.
+            // SAFETY: the communicator is of this device, part and result lie in its memory with the sizes that the
+            // call was prepared with, and stay until the run was waited for.
             CollectiveKind::AllReduce => ("ncclAllReduce", unsafe {
                 let (dtype, sum) = (number(call.dtype), ncclRedOp_t::ncclSum);
                 all.library

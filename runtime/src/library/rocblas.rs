@@ -1,7 +1,8 @@
-//! rocBLAS: plain and batched matrix products (`rocblas_gemm_strided_batched_ex`), also of signed bytes with sums of 32 bits.
+//! rocBLAS: plain and batched matrix products (`rocblas_gemm_strided_batched_ex`), also of signed bytes with sums of 32
+//! bits.
 //!
-//! rocBLAS is column-major. A row-major `[m, n]` is the column-major `n × m` of the same bytes, so `C = A · B` is asked for as
-//! `Cᵀ = Bᵀ · Aᵀ`: the right operand goes first, and nothing is copied.
+//! rocBLAS is column-major. A row-major `[m, n]` is the column-major `n × m` of the same bytes, so `C = A · B` is asked
+//! for as `Cᵀ = Bᵀ · Aᵀ`: the right operand goes first, and nothing is copied.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -96,8 +97,8 @@ impl Handle {
             _ => ((&raw const ONE_F32).cast(), (&raw const ZERO_F32).cast()),
         };
         let (kind, stored, compute) = (datatype(gemm.dtype), datatype(gemm.out), datatype(gemm.compute));
-        // SAFETY: the operands lie in memory that holds the sizes, strides and batch that they were prepared with, until the run
-        // was waited for; D is C.
+        // SAFETY: the operands lie in memory that holds the sizes, strides and batch that they were prepared with,
+        // until the run was waited for; D is C.
         let status = unsafe {
             api.rocblas_gemm_strided_batched_ex(
                 self.raw,
@@ -168,8 +169,8 @@ fn datatype(dtype: DType) -> rocblas_datatype {
     }
 }
 
-/// A product of row-major operands: `batch` times `[m, k] · [k, n]`, either operand possibly stored transposed. Strides are in
-/// elements; 0 repeats one matrix.
+/// A product of row-major operands: `batch` times `[m, k] · [k, n]`, either operand possibly stored transposed. Strides
+/// are in elements; 0 repeats one matrix.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Gemm {
     pub m: i32,
@@ -193,7 +194,8 @@ impl Gemm {
     /// Restates a contraction at some sizes; None where the result has no elements.
     ///
     /// # Errors
-    /// Types that the call's library is not asked for here, a batch that broadcasts along some axes only, sizes beyond 32 bits.
+    /// Types that the call's library is not asked for here, a batch that broadcasts along some axes only, sizes beyond
+    /// 32 bits.
     pub fn new(
         call: &LibraryCall,
         contract: &Contract,

@@ -1,15 +1,15 @@
 //! Several devices that compute one model together: a program of one variant for each rank, loaded on a device each.
 //!
-//! Before: a program whose variants are the ranks' parts of a model (`ir::plan::Share`). After: one loaded program, whose inputs and
-//! outputs are the whole model's. Each run enqueues every rank from a thread of its own, since a collective may wait on the host for the
-//! other ranks; what ports are cut, is cut and joined here.
+//! Before: a program whose variants are the ranks' parts of a model (`ir::plan::Share`). After: one loaded program,
+//! whose inputs and outputs are the whole model's. Each run enqueues every rank from a thread of its own, since a
+//! collective may wait on the host for the other ranks; what ports are cut, is cut and joined here.
 //!
 //! Ranks may also be [stages], which have layers each and follow each other.
 //!
 //! Invariant: all ranks see the runs in one order: a run is enqueued on all of them before the next is begun.
 //!
-//! Invariant: nobody waits for a rank that failed. The first error of a run that is not a refusal ends the communicators, which lets go of
-//! what waits for that rank; the ranks do not compute together again.
+//! Invariant: nobody waits for a rank that failed. The first error of a run that is not a refusal ends the
+//! communicators, which lets go of what waits for that rank; the ranks do not compute together again.
 
 mod run;
 mod stages;

@@ -128,8 +128,8 @@ impl RankedLoaded {
         }
     }
 
-    /// Does something on every rank at once, and gives what each gave. The first error lets go of the others, unless nothing was begun
-    /// by what it is of.
+    /// Does something on every rank at once, and gives what each gave. The first error lets go of the others, unless
+    /// nothing was begun by what it is of.
     fn on_all<T: Send>(&self, f: impl Fn(usize) -> Result<T, RuntimeError> + Sync) -> Result<Vec<T>, RuntimeError> {
         let first: OnceLock<usize> = OnceLock::new();
         let rank = |rank: usize| {

@@ -1,11 +1,13 @@
 //! Runs of a program whose ranks are stages: each has some of the layers, and they follow each other.
 //!
-//! Before: a program with a variant for each stage (`ir::plan::Stage`), each loaded on its device. After: one loaded program with the
-//! model's ports. A run is begun on all stages before anybody waits: what crosses is taken from a stage as soon as it is begun, and goes
-//! to the next by a copy that waits on the device for what makes it. So the next run is in the first stage while this one is in the
-//! second. Each stage orders its own runs by the memory that they share, as on one device, and takes as many at once as it has room for.
+//! Before: a program with a variant for each stage (`ir::plan::Stage`), each loaded on its device. After: one loaded
+//! program with the model's ports. A run is begun on all stages before anybody waits: what crosses is taken from a
+//! stage as soon as it is begun, and goes to the next by a copy that waits on the device for what makes it. So the next
+//! run is in the first stage while this one is in the second. Each stage orders its own runs by the memory that they
+//! share, as on one device, and takes as many at once as it has room for.
 //!
-//! Invariant: nobody waits for a stage that failed: later stages of that run are not begun, and earlier ones come to their end.
+//! Invariant: nobody waits for a stage that failed: later stages of that run are not begun, and earlier ones come to
+//! their end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -433,8 +435,8 @@ impl Loaded for StagedLoaded {
         }))
     }
 
-    /// What can be one input alone goes to the stage that reads it. Other tensors stay on the host until a run gives them to their stages:
-    /// the caches of all layers are alike.
+    /// What can be one input alone goes to the stage that reads it. Other tensors stay on the host until a run gives
+    /// them to their stages: the caches of all layers are alike.
     fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError> {
         let inputs = self.plan().inputs.iter().enumerate();
         let fits = |ty: &ir::TensorType| ty.dtype == tensor.dtype && ty.rank() == tensor.shape.len();

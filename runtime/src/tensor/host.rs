@@ -61,8 +61,8 @@ impl HostBlock {
         }
     }
 
-    /// Another block in the same place, which a run is going to fill once this one is filled. The caller has the last handle on the
-    /// tensor, and nobody looks at this block's bytes from then on.
+    /// Another block in the same place, which a run is going to fill once this one is filled. The caller has the last
+    /// handle on the tensor, and nobody looks at this block's bytes from then on.
     ///
     /// None for bytes that the host's tensors share, and while a run reads them.
     pub fn successor(&self) -> Option<HostBlock> {

@@ -1,9 +1,9 @@
 //! Tensors that live where they are computed.
 //!
-//! A [`DeviceTensor`] is made by [`Device::upload`](crate::Device::upload), by a run, or of memory that something else owns; it may be
-//! an input of later runs on its device, be viewed, be copied to the host, and be dropped in any order from any thread. Its
-//! values never change while another handle can see them: only a [donated](Given::Donated) tensor, of which there is no other
-//! handle, is written by a run.
+//! A [`DeviceTensor`] is made by [`Device::upload`](crate::Device::upload), by a run, or of memory that something else
+//! owns; it may be an input of later runs on its device, be viewed, be copied to the host, and be dropped in any order
+//! from any thread. Its values never change while another handle can see them: only a [donated](Given::Donated) tensor,
+//! of which there is no other handle, is written by a run.
 //!
 //! A tensor may be given to a run before the run that makes it is done: the device keeps the order.
 
@@ -18,7 +18,8 @@ use crate::error::RuntimeError;
 use crate::gpu::block::Block;
 pub(crate) use host::{HostBlock, Reading};
 
-/// A dense row-major tensor in the memory of a device; see the [module](self). Cloning it makes another handle on the same values.
+/// A dense row-major tensor in the memory of a device; see the [module](self). Cloning it makes another handle on the
+/// same values.
 #[derive(Clone)]
 pub struct DeviceTensor {
     dtype: DType,
@@ -28,7 +29,8 @@ pub struct DeviceTensor {
     owner: Arc<Owner>,
 }
 
-/// What all handles on one allocation share. Runs under way hold the memory and not this, so that they do not count as handles.
+/// What all handles on one allocation share. Runs under way hold the memory and not this, so that they do not count as
+/// handles.
 struct Owner {
     memory: Memory,
 }
@@ -228,8 +230,9 @@ impl DeviceTensor {
         }
     }
 
-    /// The device's address of the first byte, for an app's own kernels. [`DeviceTensor::wait`] first: what makes the values may be
-    /// under way. The address is good for as long as a handle on the tensor is kept. A tensor on several devices has none: 0.
+    /// The device's address of the first byte, for an app's own kernels. [`DeviceTensor::wait`] first: what makes the
+    /// values may be under way. The address is good for as long as a handle on the tensor is kept. A tensor on several
+    /// devices has none: 0.
     pub fn address(&self) -> u64 {
         let base = match &self.owner.memory {
             Memory::Host(block) => block.address(),
@@ -286,15 +289,16 @@ impl DeviceTensor {
         })
     }
 
-    /// The same elements under another shape; nothing is copied. None where the numbers of elements differ, and on several devices.
+    /// The same elements under another shape; nothing is copied. None where the numbers of elements differ, and on
+    /// several devices.
     pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Option<DeviceTensor> {
         let shape = shape.into();
         let same = shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b)) == Some(self.shape.iter().product());
         (same && !self.is_of_ranks()).then(|| DeviceTensor { shape, ..self.clone() })
     }
 
-    /// Rows `start..start + rows` of the first axis; nothing is copied. None where they are not inside, or where the first of them
-    /// does not begin a byte, and on several devices.
+    /// Rows `start..start + rows` of the first axis; nothing is copied. None where they are not inside, or where the
+    /// first of them does not begin a byte, and on several devices.
     pub fn rows(&self, start: usize, rows: usize) -> Option<DeviceTensor> {
         let (first, rest) = self.shape.split_first()?;
         let bits = rest.iter().product::<usize>() * self.dtype.bits() as usize;

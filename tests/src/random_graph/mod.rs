@@ -1,11 +1,12 @@
 //! Random valid graphs with inputs, made from words, so that proptest can shrink them.
 //!
 //! A case is a list of steps of a few words each; a step picks an op, its operands among the values so far, and its
-//! attributes. Steps that do not fit are left out, so every list is a graph, and fewer or smaller words are a simpler one.
+//! attributes. Steps that do not fit are left out, so every list is a graph, and fewer or smaller words are a simpler
+//! one.
 //!
-//! Two rules keep every result comparable. Ops that jump (comparisons, rounding, casts to integers, sorting) take only values
-//! that no rounding has touched (`exact`); and magnitudes stay small: ops that amplify errors get their operand moved into a
-//! tame range first. Integers are always exact: of every width, up to the ends of it, and wrapping there.
+//! Two rules keep every result comparable. Ops that jump (comparisons, rounding, casts to integers, sorting) take only
+//! values that no rounding has touched (`exact`); and magnitudes stay small: ops that amplify errors get their operand
+//! moved into a tame range first. Integers are always exact: of every width, up to the ends of it, and wrapping there.
 
 mod blocks;
 mod ops;

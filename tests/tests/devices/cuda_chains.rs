@@ -1,4 +1,5 @@
-//! Chains of products of one row on NVIDIA's GPU, whose launches overlap: as of `cuda_device`, skipped where there is none.
+//! Chains of products of one row on NVIDIA's GPU, whose launches overlap: as of `cuda_device`, skipped where there is
+//! none.
 
 use crate::cuda_device::{Cuda, cuda};
 use graphc::ir::graph::eval;
@@ -6,8 +7,8 @@ use graphc::ir::{DType, Graph, HostTensor, Program, TensorType};
 use graphc_tests::reference::Tensors;
 use graphc_tests::{chain, quantised};
 
-/// A launch that asks for its weights before the launch before is done reads that one's row, and no row before it: runs of different
-/// inputs follow each other in the same memory, step by step and as graphs.
+/// A launch that asks for its weights before the launch before is done reads that one's row, and no row before it: runs
+/// of different inputs follow each other in the same memory, step by step and as graphs.
 #[test]
 fn rows_are_read_behind_early_weights() {
     let Some(cuda) = cuda() else { return };
@@ -21,8 +22,8 @@ fn rows_are_read_behind_early_weights() {
     }
 }
 
-/// The same of streamed weights, whose workgroups share units with those of the launch before: weights of the next launch come
-/// into LDS while the one before multiplies.
+/// The same of streamed weights, whose workgroups share units with those of the launch before: weights of the next
+/// launch come into LDS while the one before multiplies.
 #[test]
 fn rows_are_read_behind_the_weights_of_shared_units() {
     let Some(cuda) = cuda() else { return };

@@ -1,7 +1,7 @@
 //! NVIDIA's GPU end to end: the same plans and sources as for AMD's, compiled by NVRTC, run through the CUDA driver.
 //!
-//! There is no emulated GPU of this kind: where there is no CUDA device, or no NVRTC, the tests print `skipped: …` and pass.
-//! `GRAPHC_REPOSITORY` names the repository to test programs that were built on another machine.
+//! There is no emulated GPU of this kind: where there is no CUDA device, or no NVRTC, the tests print `skipped: …` and
+//! pass. `GRAPHC_REPOSITORY` names the repository to test programs that were built on another machine.
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -122,8 +122,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Each kind of body, mapping and type, with NaN, infinity and the ends of ranges among the operands: at the tolerances of the
-/// emulated GPUs.
+/// Each kind of body, mapping and type, with NaN, infinity and the ends of ranges among the operands: at the tolerances
+/// of the emulated GPUs.
 #[test]
 fn every_hand_written_kernel_computes_what_the_evaluator_says() {
     let Some(cuda) = cuda() else { return };
@@ -340,8 +340,9 @@ fn random_graphs_compute_what_their_plans_mean() {
     println!("{cases} random graphs");
 }
 
-/// Random products by quantised weights, a part of them with few rows by weights of four bits: each by what is planned, and these by every
-/// way to multiply them with matrix instructions, against the exact product by the dequantised weight.
+/// Random products by quantised weights, a part of them with few rows by weights of four bits: each by what is planned,
+/// and these by every way to multiply them with matrix instructions, against the exact product by the dequantised
+/// weight.
 #[test]
 fn quantised_products_are_exact_but_for_rounding() {
     let Some(cuda) = cuda() else { return };

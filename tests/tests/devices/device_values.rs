@@ -1,4 +1,5 @@
-//! Tensors on devices, state, runs that are not waited for, graphs: on the CPU device and on the emulated GPU behind HIP's interface.
+//! Tensors on devices, state, runs that are not waited for, graphs: on the CPU device and on the emulated GPU behind
+//! HIP's interface.
 //!
 //! Without a ROCm to compile with the tests of the GPU print `skipped: …` and pass.
 
@@ -387,7 +388,8 @@ fn runs_that_come_again_are_one_launch_of_a_graph() {
     }
 }
 
-/// Many runs under way at once, their inputs from the host and from runs that are not done, in any order that the device may choose.
+/// Many runs under way at once, their inputs from the host and from runs that are not done, in any order that the
+/// device may choose.
 #[test]
 fn runs_that_are_not_waited_for_come_out_right_in_any_order() {
     let seeds = ["1", "2", "3", "4", "5", "6"];
@@ -529,7 +531,8 @@ fn sixteen_threads_share_three_sessions_and_their_tensors() {
 /// Tries of a run among calls that fail.
 const TRIES: usize = 20;
 
-/// Every so many calls of the driver one fails, whichever it is: errors have types, nothing is kept, and the next run is right.
+/// Every so many calls of the driver one fails, whichever it is: errors have types, nothing is kept, and the next run
+/// is right.
 #[test]
 fn calls_that_fail_leave_nothing_behind() {
     if EmulatedHip::new(&[ARCH]).is_none() {
@@ -569,8 +572,9 @@ fn calls_that_fail_leave_nothing_behind() {
                 }
             };
             program = Some(session.executable().expect("compiled").program().clone());
-            // A failure begins the state again, so three runs in a row have to go well: where they take more calls than lie
-            // between two failures, they never do, however often they are tried. With the longest distances they do.
+            // A failure begins the state again, so three runs in a row have to go well: where they take more calls than
+            // lie between two failures, they never do, however often they are tried. With the longest distances they
+            // do.
             let (mut position, mut tries) = (0, 0);
             let before = failures;
             while position < 3 && tries < TRIES {

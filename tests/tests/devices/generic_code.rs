@@ -1,4 +1,5 @@
-//! One file for a family of GPUs: a generic code object runs on each of them, and a device takes its own processor's code where there is some.
+//! One file for a family of GPUs: a generic code object runs on each of them, and a device takes its own processor's
+//! code where there is some.
 
 use std::sync::Arc;
 

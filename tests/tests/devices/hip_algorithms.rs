@@ -1,4 +1,5 @@
-//! Algorithms of hipBLASLt by name: a plan that names one launches its kernel, with the real library on the emulated gfx90a.
+//! Algorithms of hipBLASLt by name: a plan that names one launches its kernel, with the real library on the emulated
+//! gfx90a.
 //!
 //! Set up as [`crate::hip_libraries`] is; without the libraries they print `skipped: …` and pass.
 

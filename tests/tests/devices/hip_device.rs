@@ -1,7 +1,8 @@
 //! The runtime's GPU device end to end: plans through the HIP interface, on the emulated GPU that stands behind it.
 //!
-//! The library under test reads `libamdhip64.so.7` and cannot tell that there is no GPU: streams, events, pinned memory, modules,
-//! faults and the order of what runs are the library's. Without a ROCm to compile with the tests print `skipped: …` and pass.
+//! The library under test reads `libamdhip64.so.7` and cannot tell that there is no GPU: streams, events, pinned
+//! memory, modules, faults and the order of what runs are the library's. Without a ROCm to compile with the tests print
+//! `skipped: …` and pass.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -147,8 +148,8 @@ fn the_shipped_model_scores_what_it_scores() {
     assert!(said(&output).contains("355 of 360"), "{}", said(&output));
 }
 
-/// MiniLM with its real weights at 8 tokens against the CPU device; on the first GPU also at 16 against PyTorch, from the same
-/// load. `GRAPHC_ALL_MODELS=1` takes all four GPUs.
+/// MiniLM with its real weights at 8 tokens against the CPU device; on the first GPU also at 16 against PyTorch, from
+/// the same load. `GRAPHC_ALL_MODELS=1` takes all four GPUs.
 #[test]
 fn minilm_at_two_sizes_from_one_load() {
     let file = repository("target/minilm/model.safetensors");
@@ -292,7 +293,8 @@ fn memory_that_runs_out_is_said_and_nothing_is_kept() {
     }
     let program = Arc::new(program(&digits(), &["gfx1100"]));
     let (inputs, want) = digits_case(2);
-    // The weights, the arena, the two chunks of the upload, the staging memory; each the first time that it is asked for.
+    // The weights, the arena, the two chunks of the upload, the staging memory; each the first time that it is asked
+    // for.
     for faults in [
         "malloc@1",
         "malloc@2",
@@ -457,8 +459,8 @@ fn sizes_of_zero_launch_nothing() {
     }
 }
 
-/// A kernel whose description reads past a buffer is refused before its code runs: at load where its sizes are fixed, where sizes
-/// are bound else.
+/// A kernel whose description reads past a buffer is refused before its code runs: at load where its sizes are fixed,
+/// where sizes are bound else.
 #[test]
 fn an_access_outside_of_its_buffer_is_refused() {
     let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
@@ -493,8 +495,8 @@ fn an_access_outside_of_its_buffer_is_refused() {
     }
 }
 
-/// Random graphs, for the shapes of plans that no model has: inputs that are outputs, outputs that are constants or one another,
-/// operands that nothing reads. `GRAPHC_HIP_CASES` sets how many.
+/// Random graphs, for the shapes of plans that no model has: inputs that are outputs, outputs that are constants or one
+/// another, operands that nothing reads. `GRAPHC_HIP_CASES` sets how many.
 #[test]
 fn random_graphs_compute_what_the_evaluator_says() {
     let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100"), ("GRAPHC_EMU_SEED", "11")]) else {

@@ -1,8 +1,9 @@
-//! Vendor libraries under the runtime: plans that call the real rocBLAS, hipBLASLt and MIOpen, whose own kernels run on the
-//! emulated gfx90a.
+//! Vendor libraries under the runtime: plans that call the real rocBLAS, hipBLASLt and MIOpen, whose own kernels run on
+//! the emulated gfx90a.
 //!
-//! They are looked for in the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
-//! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
+//! They are looked for in the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs`
+//! makes (or the one that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print
+//! `skipped: …` and pass.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
@@ -142,7 +143,8 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     }
 }
 
-/// Every epilogue of hipBLASLt in every type, over shapes, transposes and batches; the GELU's exponential is one of f32.
+/// Every epilogue of hipBLASLt in every type, over shapes, transposes and batches; the GELU's exponential is one of
+/// f32.
 #[test]
 fn products_by_hipblaslt_are_what_the_evaluator_says() {
     let test = "products_by_hipblaslt_are_what_the_evaluator_says";
@@ -287,7 +289,8 @@ fn convolutions_by_miopen_are_what_the_evaluator_says() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A model whose product is routed: rocBLAS and a generated kernel in one plan, two sizes from one load, several threads.
+/// A model whose product is routed: rocBLAS and a generated kernel in one plan, two sizes from one load, several
+/// threads.
 #[test]
 fn a_routed_model_runs_end_to_end() {
     let variables = [("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")];
@@ -332,8 +335,8 @@ fn a_routed_model_runs_end_to_end() {
     });
 }
 
-/// One artifact whose product is a generated kernel at few rows and rocBLAS's at many, as the cost model has it: both give the same bits,
-/// also as captured graphs.
+/// One artifact whose product is a generated kernel at few rows and rocBLAS's at many, as the cost model has it: both
+/// give the same bits, also as captured graphs.
 #[test]
 fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
     let test = "a_product_is_a_kernel_at_few_rows_and_a_call_at_many";
@@ -494,8 +497,8 @@ fn a_routed_convolution_runs_end_to_end() {
     }
 }
 
-/// One artifact whose convolution is a generated kernel for few images and MIOpen's for more, as the cost model has it; without MIOpen it
-/// is a kernel for any number.
+/// One artifact whose convolution is a generated kernel for few images and MIOpen's for more, as the cost model has it;
+/// without MIOpen it is a kernel for any number.
 #[test]
 fn a_convolution_is_a_kernel_for_few_images_and_a_call_for_many() {
     let test = "a_convolution_is_a_kernel_for_few_images_and_a_call_for_many";
@@ -569,9 +572,10 @@ fn a_library_that_is_not_there_is_said() {
     }
 }
 
-/// Each call of rocBLAS, of hipBLASLt and of MIOpen (its find stage too) failed once while a program is loaded, run twice and
-/// dropped: a typed error that names the call and what the library says of the status, every handle and descriptor ended, the next
-/// run right. The first and the last call of each function fail, with `GRAPHC_ALL_FAULTS=1` all of them.
+/// Each call of rocBLAS, of hipBLASLt and of MIOpen (its find stage too) failed once while a program is loaded, run
+/// twice and dropped: a typed error that names the call and what the library says of the status, every handle and
+/// descriptor ended, the next run right. The first and the last call of each function fail, with `GRAPHC_ALL_FAULTS=1`
+/// all of them.
 #[test]
 fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let test = "each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind";
@@ -717,7 +721,8 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         }
     }
     println!("{faults} faults in {} functions, {told} told", made.len());
-    // A device that breaks under a library is said to be lost from then on, though the library says only that something failed.
+    // A device that breaks under a library is said to be lost from then on, though the library says only that something
+    // failed.
     let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
     executable.run(&inputs).expect("runs");
     let launches = ["hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "hipLaunchKernel"];

@@ -1,5 +1,5 @@
-//! Calls of vendor libraries beside products and convolutions of floats, as [`hip_libraries`](../hip_libraries.rs) has them: the real libraries on
-//! the emulated gfx90a, against the reference evaluator.
+//! Calls of vendor libraries beside products and convolutions of floats, as [`hip_libraries`](../hip_libraries.rs) has
+//! them: the real libraries on the emulated gfx90a, against the reference evaluator.
 
 use std::sync::Arc;
 
@@ -66,8 +66,8 @@ fn run(hip: &EmulatedHip, program: Program, inputs: &Tensors, engine: &str) -> (
     (got, profile.steps.iter().filter(|s| s.engine == engine).count())
 }
 
-/// A graph of one call a case, whose operands are signed bytes and whose results have 32 bits, and its inputs: the shapes of both operands, and
-/// further attributes.
+/// A graph of one call a case, whose operands are signed bytes and whose results have 32 bits, and its inputs: the
+/// shapes of both operands, and further attributes.
 fn calls_with_bytes(call: &str, cases: &[(&[usize], &[usize], &str)]) -> (Graph, Tensors) {
     let (mut body, mut returns, mut inputs) = (String::new(), Vec::new(), Tensors::new());
     for (index, (lhs, rhs, attributes)) in cases.iter().enumerate() {
@@ -85,7 +85,8 @@ fn calls_with_bytes(call: &str, cases: &[(&[usize], &[usize], &str)]) -> (Graph,
     (parse::parse(&text).expect("parses"), inputs)
 }
 
-/// Products of signed bytes, their sums in 32 bits: every transpose, batches, odd sizes, one element, the largest products there are.
+/// Products of signed bytes, their sums in 32 bits: every transpose, batches, odd sizes, one element, the largest
+/// products there are.
 #[test]
 fn products_of_bytes_by_rocblas_are_exact() {
     let Some(hip) = inside("products_of_bytes_by_rocblas_are_exact") else {
@@ -109,8 +110,8 @@ fn products_of_bytes_by_rocblas_are_exact() {
     assert_eq!(got, want);
 }
 
-/// A quantised model whose product of bytes is rocBLAS's where calls are asked for: quantising, requantising and what is beside them are
-/// kernels of graphc.
+/// A quantised model whose product of bytes is rocBLAS's where calls are asked for: quantising, requantising and what
+/// is beside them are kernels of graphc.
 #[test]
 fn a_quantised_model_calls_rocblas_where_calls_are_asked_for() {
     let Some(hip) = inside("a_quantised_model_calls_rocblas_where_calls_are_asked_for") else {
@@ -148,8 +149,8 @@ fn a_quantised_model_calls_rocblas_where_calls_are_asked_for() {
     }
 }
 
-/// Averages of windows in both layouts, with one to three axes: windows beyond the input, of one element, over all of it, padding that counts
-/// and that does not, NaNs. A window that meets no element is 0.
+/// Averages of windows in both layouts, with one to three axes: windows beyond the input, of one element, over all of
+/// it, padding that counts and that does not, NaNs. A window that meets no element is 0.
 #[test]
 fn averages_by_miopen_are_what_the_evaluator_says() {
     let Some(hip) = inside("averages_by_miopen_are_what_the_evaluator_says") else {
@@ -211,7 +212,8 @@ fn averages_by_miopen_are_what_the_evaluator_says() {
     close(&got, &want);
 }
 
-/// Softmax along the first, a middle and the last axis: odd rows, long rows, one element, and rows with infinities and NaNs.
+/// Softmax along the first, a middle and the last axis: odd rows, long rows, one element, and rows with infinities and
+/// NaNs.
 #[test]
 fn softmax_by_miopen_is_what_the_evaluator_says() {
     let Some(hip) = inside("softmax_by_miopen_is_what_the_evaluator_says") else {
@@ -304,8 +306,8 @@ fn convolutions_of_bytes_by_miopen_are_exact() {
     assert_eq!(got, want);
 }
 
-/// A model whose pooling, softmax and convolution of bytes are MIOpen's where calls are asked for, and kernels of graphc otherwise; maxima
-/// stay kernels, and so does a softmax of another shape of what is stored.
+/// A model whose pooling, softmax and convolution of bytes are MIOpen's where calls are asked for, and kernels of
+/// graphc otherwise; maxima stay kernels, and so does a softmax of another shape of what is stored.
 #[test]
 fn a_model_calls_miopen_where_calls_are_asked_for() {
     let Some(hip) = inside("a_model_calls_miopen_where_calls_are_asked_for") else {

@@ -1,5 +1,6 @@
-//! Scales of hipBLASLt: products whose sums it multiplies by a number, or by one for each column, with the real library. Its kernels for f32
-//! are gfx90a's; those for 8-bit floats are gfx1201's, which `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh` keeps.
+//! Scales of hipBLASLt: products whose sums it multiplies by a number, or by one for each column, with the real
+//! library. Its kernels for f32 are gfx90a's; those for 8-bit floats are gfx1201's, which
+//! `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh` keeps.
 
 use std::sync::Arc;
 
@@ -161,7 +162,8 @@ fn products_of_8_bit_floats_are_scaled() {
     check(&hip, "gfx1201".parse().expect("a target"), &cases);
 }
 
-/// A product of quantised tensors is one call with the scale, the bias and the activation, and gives what the model means.
+/// A product of quantised tensors is one call with the scale, the bias and the activation, and gives what the model
+/// means.
 #[test]
 fn a_product_of_quantised_tensors_is_one_call() {
     let Some(hip) = inside("a_product_of_quantised_tensors_is_one_call", "gfx1201") else {

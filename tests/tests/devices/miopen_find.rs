@@ -13,7 +13,8 @@ use graphc_tests::libraries::{self, Failing, calls, tensor};
 use graphc_tests::reference::Tensors;
 
 fn inside(test: &str) -> Option<EmulatedHip> {
-    // In its mode `normal` MIOpen gives up where a kernel does not compile: those of implicit products miss C++'s headers in the sysroot.
+    // In its mode `normal` MIOpen gives up where a kernel does not compile: those of implicit products miss C++'s
+    // headers in the sysroot.
     let variables = [("GRAPHC_EMU_ARCH", "gfx90a"), ("MIOPEN_DEBUG_CONV_IMPLICIT_GEMM", "0")];
     libraries::inside(module_path!(), test, env!("CARGO_TARGET_TMPDIR"), &variables)
 }
@@ -56,8 +57,8 @@ fn measured(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// MIOpen takes each mode (its own getter says so, else loading fails), searches once for all contexts of a program, keeps what it timed in
-/// the folder that was given, and the result is right.
+/// MIOpen takes each mode (its own getter says so, else loading fails), searches once for all contexts of a program,
+/// keeps what it timed in the folder that was given, and the result is right.
 #[test]
 fn each_find_mode_is_taken_and_what_is_timed_is_kept() {
     let Some(hip) = inside("each_find_mode_is_taken_and_what_is_timed_is_kept") else {

@@ -160,7 +160,8 @@ fn a_convolution_is_what_was_fastest_and_right_whichever_that_is() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("miopen_tuned");
     let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let (file, database) = (at("model.gir"), at("times.db"));
-    // Predictions have the libraries in a process of their own; what they chose runs in the second process of this test.
+    // Predictions have the libraries in a process of their own; what they chose runs in the second process of this
+    // test.
     if libraries::is_outside() {
         if toolchain().is_none() {
             return;

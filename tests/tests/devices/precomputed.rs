@@ -1,5 +1,5 @@
-//! Values of constants alone that are too much for folding are computed when the model is compiled: no run has a launch for them, on the CPU
-//! and on an emulated GPU.
+//! Values of constants alone that are too much for folding are computed when the model is compiled: no run has a launch
+//! for them, on the CPU and on an emulated GPU.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use graphc::session::OpenDevice;
 use graphc_tests::emulated_hip::{EmulatedHip, compile};
 use graphc_tests::reference::{Tensors, assert_matches, random_inputs};
 
-/// A product of weights, standardised over its rows, that two products of a run read; what is between them is in the arena.
+/// A product of weights, standardised over its rows, that two products of a run read; what is between them is in the
+/// arena.
 const MODEL: &str = "graph @standardised stage=import {
   x = input \"x\" : f32[S, 256]
   left = constant random(seed=1) : f32[256, 192]

@@ -1,5 +1,6 @@
-//! `graphc profile` and `Executable::profile`, on the emulated GPU behind `libamdhip64` and on the CPU: steps are the plan's, numbers
-//! agree with each other and with `inspect`'s, and runs that are not profiled ask the device for no times.
+//! `graphc profile` and `Executable::profile`, on the emulated GPU behind `libamdhip64` and on the CPU: steps are the
+//! plan's, numbers agree with each other and with `inspect`'s, and runs that are not profiled ask the device for no
+//! times.
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -220,7 +221,8 @@ fn the_command_prints_the_same_numbers_as_text_json_and_trace() {
     );
 }
 
-/// The text of the CPU's profile has a line a step; what it prints is what the JSON of the same run would round to, so the sums hold.
+/// The text of the CPU's profile has a line a step; what it prints is what the JSON of the same run would round to, so
+/// the sums hold.
 #[test]
 fn the_cpu_is_profiled_by_the_clock() {
     if !graphc_binary().is_file() {
@@ -433,8 +435,8 @@ fn tune_measures_every_candidate_on_the_device() {
     assert_eq!(run(&[]), run(&["--tuning", &database]));
 }
 
-/// A product whose rows are open is measured for each range of them at sizes within the range; a run at any size takes what was found
-/// there, and `explain` names the ranges.
+/// A product whose rows are open is measured for each range of them at sizes within the range; a run at any size takes
+/// what was found there, and `explain` names the ranges.
 #[test]
 fn tune_measures_ranges_of_open_sizes_on_the_device() {
     let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {

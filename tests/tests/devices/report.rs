@@ -1,5 +1,6 @@
-//! `graphc report`: the page in a headless browser says what `inspect` says, and its script reports no error. The browser's part is
-//! `scripts/check-report.sh`; without a browser it says `skipped: …`. Screenshots stay under `target/tmp/report`.
+//! `graphc report`: the page in a headless browser says what `inspect` says, and its script reports no error. The
+//! browser's part is `scripts/check-report.sh`; without a browser it says `skipped: …`. Screenshots stay under
+//! `target/tmp/report`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

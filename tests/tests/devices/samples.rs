@@ -1,7 +1,8 @@
 //! Every command line that the documents show runs, and prints what they say; what they name is there.
 //!
-//! Commands are the lines `$ …` of ```` ```console ```` blocks, each block one shell. Numbers in what is shown are not compared, and `…`
-//! stands for lines that are left out. The documents' Rust samples are doc tests of the crates.
+//! Commands are the lines `$ …` of ````
+//! ```console ```` blocks, each block one shell. Numbers in what is shown are not compared, and `…` stands for lines
+//! that are left out. The documents' Rust samples are doc tests of the crates.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -60,7 +61,8 @@ fn blocks(name: &str) -> Vec<Block> {
     blocks
 }
 
-/// A folder like the repository's, in which commands may write: its scripts, cargo and python are stand-ins that succeed.
+/// A folder like the repository's, in which commands may write: its scripts, cargo and python are stand-ins that
+/// succeed.
 struct Sandbox {
     dir: tempfile::TempDir,
 }

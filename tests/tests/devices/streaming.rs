@@ -1,5 +1,6 @@
-//! `--max-vram`: plans whose weights do not fit stream them from pinned memory, on the emulated GPU behind `libamdhip64` and in the
-//! interpreter: right results, bytes counted, copies ahead of their use, and a refusal with the figure that then works.
+//! `--max-vram`: plans whose weights do not fit stream them from pinned memory, on the emulated GPU behind
+//! `libamdhip64` and in the interpreter: right results, bytes counted, copies ahead of their use, and a refusal with
+//! the figure that then works.
 
 use std::process::Output;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ fn numbers(name: &str, shape: Shape) -> HostTensor {
     random::tensor(name, &ty, &Bindings::new(), 7).expect("small")
 }
 
-/// An MLP whose weights are all of one size. The last product reads the first one's weights again, as tied embeddings do.
+/// An MLP whose weights are all of one size. The last product reads the first one's weights again, as tied embeddings
+/// do.
 fn mlp() -> Graph {
     let weights: Vec<Tensor> = (0..LAYERS)
         .map(|layer| Tensor::from_host(numbers(&format!("w{layer}"), shape![128, 128])) * 0.1)
@@ -95,11 +97,12 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// From everything resident down to the least: each plan verifies, computes the same, takes no more than it may, and streams no fewer
-/// bytes the less it has. One byte below the least is refused, with the least.
+/// From everything resident down to the least: each plan verifies, computes the same, takes no more than it may, and
+/// streams no fewer bytes the less it has. One byte below the least is refused, with the least.
 #[test]
 fn every_limit_down_to_the_least_has_a_plan() {
-    // The two weights that two products in a row use cannot both be away; with copies and uses in turn one place is enough.
+    // The two weights that two products in a row use cannot both be away; with copies and uses in turn one place is
+    // enough.
     every_limit(Chains::Never, WEIGHT);
     // Two products that are one kernel need both of theirs at once.
     every_limit(Chains::Always, 2 * WEIGHT);
@@ -176,8 +179,8 @@ fn every_limit(chains: Chains, at_once: usize) {
     assert!(matches!(stream(&fitted, least), Err(StreamError::Again { .. })));
 }
 
-/// At half the weights, in any order that the device may take: the results are those of the whole, bit by bit, and what is moved and
-/// held is counted.
+/// At half the weights, in any order that the device may take: the results are those of the whole, bit by bit, and what
+/// is moved and held is counted.
 #[test]
 fn half_the_weights_give_the_same_results_in_every_order() {
     let Some(first) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {

@@ -1,7 +1,7 @@
 //! No circle of files ties two of a crate's modules: what one and another need of each other lies in a third.
 //!
-//! Files are read by `syn`: every path that starts at `crate`, `super`, `self` or a module in sight is followed, through re-exports,
-//! to the file that it ends in. Tests and what macros expand to are not read.
+//! Files are read by `syn`: every path that starts at `crate`, `super`, `self` or a module in sight is followed,
+//! through re-exports, to the file that it ends in. Tests and what macros expand to are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::path::Path;
 use graphc_tests::repository;
 use syn::visit::Visit;
 
-/// What a graph's ops and a library's calls say of each other is one definition in two files: an op may be a call, and a call
-/// carries out an op.
+/// What a graph's ops and a library's calls say of each other is one definition in two files: an op may be a call, and
+/// a call carries out an op.
 const MUTUAL: [[&str; 2]; 1] = [["graph/op", "library"]];
 
 type Module = Vec<String>;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use graphc_tests::repository;
 
-/// The one place, and the stand-ins for HIP's runtime and its collectives, which are libraries of a process of their own.
+/// The one place, and the stand-ins for HIP's runtime and its collectives, which are libraries of a process of their
+/// own.
 const READERS: [&str; 3] = ["graphc/src/options.rs", "emu/hip/src/state.rs", "emu/rccl/src/world.rs"];
 
 /// Modules of tests whose names do not say so.
@@ -84,7 +85,8 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Each variable that code, scripts or documents name is in the options' lists: else setting it would be called a mistake.
+/// Each variable that code, scripts or documents name is in the options' lists: else setting it would be called a
+/// mistake.
 #[test]
 fn every_variable_is_known_to_the_options() {
     let options = std::fs::read_to_string(repository("graphc/src/options.rs")).expect("it is there");
@@ -113,7 +115,8 @@ fn every_variable_is_known_to_the_options() {
     assert!(strange.is_empty(), "not in graphc/src/options.rs: {strange:#?}");
 }
 
-/// What the environment says of runs reaches every verb: each hands its load options through the one place that fills them.
+/// What the environment says of runs reaches every verb: each hands its load options through the one place that fills
+/// them.
 #[test]
 fn every_verb_fills_its_load_options_in_one_place() {
     let mut filled = 0;

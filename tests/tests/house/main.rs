@@ -1,4 +1,5 @@
-//! What the house is: who may depend on whom, no circles between files, bindings as the headers have them, one reader of the environment.
+//! What the house is: who may depend on whom, no circles between files, bindings as the headers have them, one reader
+//! of the environment.
 
 mod bindings;
 mod circles;

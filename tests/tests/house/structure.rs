@@ -6,8 +6,8 @@ use std::process::Command;
 use graphc_tests::repository;
 use serde_json::{Value, json};
 
-/// What each member of the workspace may depend on, of its members: for its code (`normal`) and for its tests (`dev`). No build
-/// script sees one.
+/// What each member of the workspace may depend on, of its members: for its code (`normal`) and for its tests (`dev`).
+/// No build script sees one.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-ir", &[], &[]),
     ("graphc-frontend", &["graphc-ir"], &[]),
@@ -70,7 +70,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-llm", &["graphc", "graphc-gguf"], &[]),
     // A plugin of ONNX Runtime, on graphc's public API.
     ("graphc-ort-provider", &["graphc"], &[]),
-    // The doors for other languages, on graphc's public API alone; Python's shares DLPack and the codes of failures with C's.
+    // The doors for other languages, on graphc's public API alone; Python's shares DLPack and the codes of failures
+    // with C's.
     ("graphc-capi", &["graphc"], &[]),
     ("graphc-python", &["graphc", "graphc-capi"], &[]),
     (
@@ -93,7 +94,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-benches", &["graphc", "graphc-examples"], &[]),
 ];
 
-/// The workspace as cargo reads it: every section of every manifest, for all targets and features, and names as they are.
+/// The workspace as cargo reads it: every section of every manifest, for all targets and features, and names as they
+/// are.
 fn workspace() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -119,7 +121,8 @@ fn name<'a>(value: &'a Value, what: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{what} without a name"))
 }
 
-/// What differs between the workspace and [`EDGES`]: edges that are not allowed, edges allowed and not there, members without a row.
+/// What differs between the workspace and [`EDGES`]: edges that are not allowed, edges allowed and not there, members
+/// without a row.
 fn strays(workspace: &Value) -> Vec<String> {
     let packages = list(workspace, "packages");
     let members: BTreeSet<&str> = packages.iter().map(|p| name(p, "a member")).collect();

@@ -1,5 +1,5 @@
-//! Attention that sees few of its keys (sliding windows, sequences of their own lengths) and caches in pages: random cases on emulated GPUs
-//! against the reference evaluator, and how much of the keys is multiplied and read.
+//! Attention that sees few of its keys (sliding windows, sequences of their own lengths) and caches in pages: random
+//! cases on emulated GPUs against the reference evaluator, and how much of the keys is multiplied and read.
 
 use graphc::emulate::Outcome;
 use graphc_tests::emulator::{Tally, Toolchain, toolchain};
@@ -226,7 +226,8 @@ fn attentions(plan: &Plan) -> Vec<(&ir::kernel::Kernel, &AttentionBody)> {
     bodies.collect()
 }
 
-/// Runs a case; asserts that its only kernels are the attention and, of parts, their total, and that the outputs are right.
+/// Runs a case; asserts that its only kernels are the attention and, of parts, their total, and that the outputs are
+/// right.
 fn run(tools: &Toolchain, arch: &str, case: &Case, random: &mut Random, tally: &mut Tally) -> (Outcome, Plan) {
     let graph = case.graph();
     let built = tools.build(&graph, arch, None);

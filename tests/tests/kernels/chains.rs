@@ -1,5 +1,5 @@
-//! Two products as one kernel, on emulated GPUs against the reference evaluator of the graph: every form, types, sizes that divide no tile, numbers
-//! that are none; and which pairs become one.
+//! Two products as one kernel, on emulated GPUs against the reference evaluator of the graph: every form, types, sizes
+//! that divide no tile, numbers that are none; and which pairs become one.
 
 use graphc::driver::{self, Build, BuildOptions};
 use graphc::runtime::code_object;

@@ -1,5 +1,6 @@
-//! Every generated kernel through the real NVRTC for sm_90: the same sources as for AMD's GPUs compile without a word from the
-//! compiler (it warns of spills too), fit a workgroup's shared memory, and give the same bytes twice. No GPU is needed.
+//! Every generated kernel through the real NVRTC for sm_90: the same sources as for AMD's GPUs compile without a word
+//! from the compiler (it warns of spills too), fit a workgroup's shared memory, and give the same bytes twice. No GPU
+//! is needed.
 
 use std::process::Command;
 
@@ -47,8 +48,8 @@ fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
                 if (object.target.as_str(), object.kernels.len()) != (ARCH, 1) || !k.name.starts_with(name.as_str()) {
                     wrong.push(format!("{name}: the cubin is {object:?}"));
                 }
-                // Of attention's loops and of transposes ptxas keeps up to four words in local memory, with registers to spare (it may
-                // take 255, and stops where another workgroup fits): its choice.
+                // Of attention's loops and of transposes ptxas keeps up to four words in local memory, with registers
+                // to spare (it may take 255, and stops where another workgroup fits): its choice.
                 let loops = name.starts_with("attention") || name.starts_with("transpose");
                 let chosen = loops && k.scratch_bytes <= 16 && k.vgpr < 255;
                 let told = |line: &str| line.trim().is_empty() || (chosen && line.contains("Registers are spilled"));
@@ -107,7 +108,8 @@ fn every_hand_written_kernel_compiles() {
     println!("{} hand-written kernels compiled", requests.len());
 }
 
-/// Some ops are called as functions of C's library and keywords of C++ are; kernels of these ops alone compile all the same.
+/// Some ops are called as functions of C's library and keywords of C++ are; kernels of these ops alone compile all the
+/// same.
 #[test]
 fn kernels_of_one_op_have_names_of_their_own() {
     let Some(compiler) = compiler() else { return };
@@ -228,7 +230,8 @@ fn by_matrix_instructions(kernel: &Kernel, plan: &Plan, number: &mut usize) -> V
     requests
 }
 
-/// Few rows by weights of four bits: `mma.sync` multiplies where the target has it for the types and nothing says that lanes are faster.
+/// Few rows by weights of four bits: `mma.sync` multiplies where the target has it for the types and nothing says that
+/// lanes are faster.
 #[test]
 fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
     let Some(compiler) = compiler() else { return };
@@ -277,8 +280,8 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
     );
 }
 
-/// Products of one row whose workgroups have a unit each ask for constant weights early, and so do none whose weights a run gives. What
-/// such a kernel reads of the launch before does not pass for a constant.
+/// Products of one row whose workgroups have a unit each ask for constant weights early, and so do none whose weights a
+/// run gives. What such a kernel reads of the launch before does not pass for a constant.
 #[test]
 fn constant_weights_of_one_row_are_asked_for_early() {
     let Some(compiler) = compiler() else { return };
@@ -449,8 +452,8 @@ fn kernels_of_8_bit_floats_compile() {
     );
 }
 
-/// The tilings of mma.sync that a large product with a bias and a GELU may get. They differ in blocks, and those of a block in the number
-/// of stages, which costs no registers: one of each block is compiled, or all.
+/// The tilings of mma.sync that a large product with a bias and a GELU may get. They differ in blocks, and those of a
+/// block in the number of stages, which costs no registers: one of each block is compiled, or all.
 #[test]
 fn tilings_of_mma_sync_compile_without_spills() {
     let Some(compiler) = compiler() else { return };
@@ -617,8 +620,8 @@ fn rows_that_share_units_compile_without_spills() {
     assert!(told * 4 > requests.len() * 3, "{told} of {}", requests.len());
 }
 
-/// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share. Some of the few
-/// are turned by their positions where they are read.
+/// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share.
+/// Some of the few are turned by their positions where they are read.
 #[test]
 fn attention_of_all_widths_compiles_without_spills() {
     let Some(compiler) = compiler() else { return };

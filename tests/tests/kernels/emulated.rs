@@ -1,6 +1,7 @@
 //! Models end to end on emulated GPUs: their own HIP code, by the real hiprtc, instruction by instruction.
 //!
-//! Through the command line; `emulated_models` has the other models. Without a ROCm the tests print `skipped: …` and pass.
+//! Through the command line; `emulated_models` has the other models. Without a ROCm the tests print `skipped: …` and
+//! pass.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! Attention on matrix instructions, and by multiply-adds of lanes where a type has none: really lowered kernels of many shapes on emulated GPUs, against the reference evaluator.
+//! Attention on matrix instructions, and by multiply-adds of lanes where a type has none: really lowered kernels of
+//! many shapes on emulated GPUs, against the reference evaluator.
 
 use graphc::driver::{self, BuildOptions};
 use graphc::passes::{OptLevel, tuning};
@@ -133,8 +134,8 @@ fn check_on_matrix_units(arch: &str, dtype: &str) {
     assert_eq!(by_lanes, 0, "{arch} {dtype}");
 }
 
-/// Wide heads are on matrix instructions too, and spill nothing once a build has looked for what does not: they are near to what a lane has
-/// of registers.
+/// Wide heads are on matrix instructions too, and spill nothing once a build has looked for what does not: they are
+/// near to what a lane has of registers.
 fn check_wide(arch: &str, dtype: &str) {
     let Some(tools) = toolchain() else { return };
     for case in &HALVED {
@@ -232,15 +233,16 @@ fn attention_by_lanes_on_gfx906() {
     check_by_lanes("gfx906", "bf16");
 }
 
-/// Few queries, which are turned by their positions where they are read: heads of one query together, some queries of a head, parts of
-/// the keys.
+/// Few queries, which are turned by their positions where they are read: heads of one query together, some queries of a
+/// head, parts of the keys.
 const TURNED: &[Case] = &[
     case([4, 2], [1, 77], [64, 64], false, false),
     case([2, 1], [3, 520], [128, 128], true, false),
     case([3, 3], [5, 40], [32, 24], false, true),
 ];
 
-/// As `text`, of queries that are turned as rotary embeddings turn them (Su et al., RoFormer, 2021) before the attention reads them.
+/// As `text`, of queries that are turned as rotary embeddings turn them (Su et al., RoFormer, 2021) before the
+/// attention reads them.
 fn turned(case: &Case, dtype: &str) -> String {
     let Case {
         batch,

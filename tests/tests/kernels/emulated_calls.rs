@@ -1,8 +1,8 @@
-//! Library calls within a plan are timed on the emulated GPU, by the real rocBLAS in a process of its own; those that cannot be timed
-//! say why.
+//! Library calls within a plan are timed on the emulated GPU, by the real rocBLAS in a process of its own; those that
+//! cannot be timed say why.
 //!
-//! The library is that of the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one that
-//! `GRAPHC_ROCM_LIBS` names). Without it the first test prints `skipped: …` and passes.
+//! The library is that of the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs`
+//! makes (or the one that `GRAPHC_ROCM_LIBS` names). Without it the first test prints `skipped: …` and passes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -173,7 +173,8 @@ fn the_algorithms_of_a_call_are_timed_each_by_its_own_kernels() {
         .filter(|call| call["call"].as_str().is_some_and(|name| name.contains(" algorithm ")));
     let times: Vec<u64> = of_algorithms.map(|call| number(&call["us"]).to_bits()).collect();
     assert_eq!(times.len(), 4, "{found:#}");
-    // The process that lists algorithms is another than the one that runs them. Were they not found there, all would be the library's choice.
+    // The process that lists algorithms is another than the one that runs them. Were they not found there, all would be
+    // the library's choice.
     let distinct: std::collections::BTreeSet<u64> = times.into_iter().collect();
     assert!(distinct.len() > 1, "{found:#}");
 }

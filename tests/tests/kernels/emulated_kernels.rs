@@ -1,5 +1,5 @@
-//! Every hand-written kernel on emulated GPUs: each kind of body, mapping and type, compiled by the real hiprtc, with NaN,
-//! infinity and the ends of ranges among the operands.
+//! Every hand-written kernel on emulated GPUs: each kind of body, mapping and type, compiled by the real hiprtc, with
+//! NaN, infinity and the ends of ranges among the operands.
 //!
 //! A kernel runs on one wave64 and one wave32 GPU, those of members and a fifth of the casts on one GPU;
 //! `GRAPHC_ALL_MODELS=1` runs all of them on all four.

@@ -1,8 +1,8 @@
 //! Models' own kernels on emulated GPUs, each against the reference evaluator, and outputs against what PyTorch gave.
 //!
-//! Small models run whole: exports of both exporters, the digits network, MiniLM at a short sequence. The CNNs are too large for that:
-//! each of their kernels runs alone, with its own code at its own sizes, by some of its workgroups. `GRAPHC_ALL_MODELS=1` runs
-//! all models on all four GPUs; otherwise each GPU has some of them.
+//! Small models run whole: exports of both exporters, the digits network, MiniLM at a short sequence. The CNNs are too
+//! large for that: each of their kernels runs alone, with its own code at its own sizes, by some of its workgroups.
+//! `GRAPHC_ALL_MODELS=1` runs all models on all four GPUs; otherwise each GPU has some of them.
 
 use examples::models::minilm::{Config, MiniLm};
 use frontend::nn::Params;

@@ -1,5 +1,6 @@
-//! The device library's matrix kernels on emulated GPUs: every instruction of every arch, compiled by the real hiprtc, on sizes
-//! that cut tiles on every side and with NaN beyond the operands' ends. Products of small integers, so that they are exact.
+//! The device library's matrix kernels on emulated GPUs: every instruction of every arch, compiled by the real hiprtc,
+//! on sizes that cut tiles on every side and with NaN beyond the operands' ends. Products of small integers, so that
+//! they are exact.
 
 use crate::products::{OnGpu, Random, cases};
 use graphc::emu::{Arch, CodeObject, Gpu, LaunchOptions};
@@ -92,8 +93,8 @@ fn every_tile_is_one_workgroups() {
                 [*count, *high, *highest] == [1, 0, 0] && i32::from(*die) < dies
             };
             assert!(tiles.iter().all(once), "{what}: a tile is left out or taken twice");
-            // A column of tiles is one die's, whose L2 then brings each weight once, also where tiles are too few for runs of full
-            // length.
+            // A column of tiles is one die's, whose L2 then brings each weight once, also where tiles are too few for
+            // runs of full length.
             if group == 6 && [m, n] == [4, 64] {
                 let of_first_row = tiles.iter().cycle().take(n);
                 let shared = tiles.chunks(n).any(|row| row.iter().ne(of_first_row.clone()));

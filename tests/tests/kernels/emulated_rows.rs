@@ -1,13 +1,13 @@
-//! Rows, pointwise kernels and transposes move the least that they can: really lowered kernels, compiled by hiprtc and run on
-//! emulated GPUs, whose counters say what was read, what was written and in which pieces.
+//! Rows, pointwise kernels and transposes move the least that they can: really lowered kernels, compiled by hiprtc and
+//! run on emulated GPUs, whose counters say what was read, what was written and in which pieces.
 
 use graphc_tests::emulator::toolchain;
 use ir::kernel::limits::{self, LimitError};
 use ir::kernel::{Access, Mapping};
 use ir::{Bindings, Symbols};
 
-/// The only kernel of a graph: its mapping is as expected, it reads `reads` bytes and writes each result once, and both in
-/// whole pieces of 64 bytes.
+/// The only kernel of a graph: its mapping is as expected, it reads `reads` bytes and writes each result once, and both
+/// in whole pieces of 64 bytes.
 fn moves_least(arch: &str, text: &str, is_expected: fn(&Mapping) -> bool, reads: u64) {
     let Some(tools) = toolchain() else { return };
     let ran = tools.each_kernel(arch, text);

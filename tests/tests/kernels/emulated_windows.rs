@@ -1,5 +1,5 @@
-//! Windows on emulated GPUs: pools of every rank and padding, lowered, compiled by hiprtc, with NaN and infinities among what they read;
-//! and how many bytes they read, which are those of the taps that are inside.
+//! Windows on emulated GPUs: pools of every rank and padding, lowered, compiled by hiprtc, with NaN and infinities
+//! among what they read; and how many bytes they read, which are those of the taps that are inside.
 
 use graphc::driver::{self, BuildOptions};
 use graphc::emu::LaunchOptions;
@@ -11,8 +11,8 @@ use ir::kernel::{Access, AxisId, Body, Kernel, Mapping, WindowBody};
 use ir::{Bindings, DType, HostTensor, Target};
 use runtime::compile::{CompileRequest, compile_all};
 
-/// A pool: the type and shape of its operand, its attributes, how many neighbours a thread takes, and whether it is all that its kernel
-/// does.
+/// A pool: the type and shape of its operand, its attributes, how many neighbours a thread takes, and whether it is all
+/// that its kernel does.
 struct Case(&'static str, &'static str, u32, bool);
 
 const CASES: &[Case] = &[
@@ -94,7 +94,8 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Lowers a case for a GPU, its threads taking as many neighbours as it says, windows that are inside as a whole unrolled or not.
+/// Lowers a case for a GPU, its threads taking as many neighbours as it says, windows that are inside as a whole
+/// unrolled or not.
 fn lowered(arch: &str, Case(operand, pool, vector, _): &Case, unroll: bool) -> (Kernel, ir::dim::Symbols) {
     let text =
         format!("graph @window stage=import {{\n  x = input \"x\" : {operand}\n  {pool}\n  return y as \"y\"\n}}\n");

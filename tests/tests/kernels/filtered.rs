@@ -1,5 +1,5 @@
-//! Convolutions by Winograd's filtering on emulated GPUs: every kernel against the evaluator, and what comes out against the reference
-//! evaluator of the graph, which sums over the window.
+//! Convolutions by Winograd's filtering on emulated GPUs: every kernel against the evaluator, and what comes out
+//! against the reference evaluator of the graph, which sums over the window.
 
 use graphc::driver::{self, Build, BuildOptions};
 use graphc::passes::OptLevel;
@@ -102,7 +102,8 @@ fn check(arch: &str) {
             let outcome = tools.run(&built, &inputs, 1 << 28);
             tally.add(&context, &outcome);
             let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{context}: {e}"));
-            // Ten times what is allowed of a sum over the window is still within it: those errors are a tenth of what tests allow of `f32`.
+            // Ten times what is allowed of a sum over the window is still within it: those errors are a tenth of what
+            // tests allow of `f32`.
             let computed_in = if case.3 == After::Half { DType::F16 } else { DType::F32 };
             assert_matches(&outcome.outputs, &want, computed_in, &context);
         }
@@ -135,8 +136,8 @@ fn gfx1201_filters() {
     check(ARCHS[4]);
 }
 
-/// The largest error over the largest result, of many channels: F(2x2, 3x3)'s is like that of the sum over the window, F(4x4, 3x3)'s about ten
-/// times as large (Lavin and Gray, 2015).
+/// The largest error over the largest result, of many channels: F(2x2, 3x3)'s is like that of the sum over the window,
+/// F(4x4, 3x3)'s about ten times as large (Lavin and Gray, 2015).
 #[test]
 fn errors_are_bounded() {
     let Some(tools) = toolchain() else { return };

@@ -50,7 +50,8 @@ enum Form {
     Attention,
     /// Two products and a softmax, with the mask between them.
     SpelledOut,
-    /// Hidden by the positions of keys: those past the query's own or past the sequence's end. Some sequences have none.
+    /// Hidden by the positions of keys: those past the query's own or past the sequence's end. Some sequences have
+    /// none.
     ByPosition,
     /// As `Attention`, of keys and values that lie in pages.
     Paged,

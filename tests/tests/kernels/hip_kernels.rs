@@ -13,7 +13,8 @@ const TARGETS: [&str; 9] = [
     "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201",
 ];
 
-/// Targets whose instructions are those of another one, and generic code objects: a part of the kernels is compiled for each.
+/// Targets whose instructions are those of another one, and generic code objects: a part of the kernels is compiled for
+/// each.
 const ALIKE: [&str; 20] = [
     "gfx1010",
     "gfx1031",
@@ -167,7 +168,8 @@ fn models() -> Vec<String> {
     found
 }
 
-/// One request for each kernel of a model on each target; or, of a part `1 / share` of them, each kernel on other targets than the next.
+/// One request for each kernel of a model on each target; or, of a part `1 / share` of them, each kernel on other
+/// targets than the next.
 fn requests_of(model: &str, share: usize) -> Vec<CompileRequest> {
     let headers = headers();
     let graph = frontend::onnx::import(&graphc_tests::data(model), &Default::default()).expect("imports");
@@ -209,8 +211,8 @@ fn kernels_of_models_compile_without_spills() {
     println!("{total} kernels of models compiled");
 }
 
-/// The tilings that products of models may get, with a bias and a residual: matrices by rows and by columns, narrow and wide. The ones that are
-/// predicted to be the fastest are compiled, or all of them.
+/// The tilings that products of models may get, with a bias and a residual: matrices by rows and by columns, narrow and
+/// wide. The ones that are predicted to be the fastest are compiled, or all of them.
 #[test]
 fn tilings_of_products_compile_without_spills() {
     let Some(compiler) = workers() else { return };
@@ -269,8 +271,8 @@ fn tilings_of_products_compile_without_spills() {
     println!("{} kernels of products compiled", requests.len());
 }
 
-/// Each target has kernels of models and hand-written ones that the next has not, and every kernel is compiled for some; all of them where
-/// everything is.
+/// Each target has kernels of models and hand-written ones that the next has not, and every kernel is compiled for
+/// some; all of them where everything is.
 #[test]
 fn kernels_compile_for_every_target_of_the_table() {
     let Some(compiler) = workers() else { return };

@@ -1,5 +1,5 @@
-//! Kernels that lowering makes of random graphs, printed as HIP and executed on the host, compute what the kernels' evaluator
-//! says. Each kernel runs by itself, on numbers that float arithmetic keeps exact for a while.
+//! Kernels that lowering makes of random graphs, printed as HIP and executed on the host, compute what the kernels'
+//! evaluator says. Each kernel runs by itself, on numbers that float arithmetic keeps exact for a while.
 
 use crate::host_shim::{self, Job};
 use graphc::driver::{BuildOptions, build};

@@ -1,6 +1,6 @@
-//! Random products and convolutions of quantised tensors through the whole compiler: types, zero points, scales a column, odd sizes,
-//! padding, groups. Results in eight bits are equal to integer arithmetic; no operand is made a float on its way into a product.
-//! `GRAPHC_ALL_MODELS=1` runs more.
+//! Random products and convolutions of quantised tensors through the whole compiler: types, zero points, scales a
+//! column, odd sizes, padding, groups. Results in eight bits are equal to integer arithmetic; no operand is made a
+//! float on its way into a product. `GRAPHC_ALL_MODELS=1` runs more.
 
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::integers::{Case, Shape};

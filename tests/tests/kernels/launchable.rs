@@ -1,5 +1,6 @@
-//! Kernels that lowering makes of random pointwise, transposing and window graphs can be launched on every target: the real compilers find
-//! the LDS that was counted for them, and enough registers. That they verify against the targets' rows is a test of the passes.
+//! Kernels that lowering makes of random pointwise, transposing and window graphs can be launched on every target: the
+//! real compilers find the LDS that was counted for them, and enough registers. That they verify against the targets'
+//! rows is a test of the passes.
 //!
 //! `GRAPHC_COMPILED` sets how many graphs are compiled.
 

@@ -1,5 +1,5 @@
-//! Reductions, norms and softmaxes of few long rows, on emulated GPUs: several workgroups share a row, and the results are those of the
-//! evaluator. Sizes that nothing divides stay whole.
+//! Reductions, norms and softmaxes of few long rows, on emulated GPUs: several workgroups share a row, and the results
+//! are those of the evaluator. Sizes that nothing divides stay whole.
 
 use graphc_tests::emulator::toolchain;
 use graphc_tests::quantised::Random;
@@ -80,7 +80,8 @@ fn rows(arch: &str) {
     if let Some(count) = kernels(arch, DType::F32, &[1, 4, 400, 320], &group(4, 1)) {
         assert!(count > 3, "{arch}: {count}");
     }
-    // Channels lie last: the sums, two launches that merge parts, and the results. (Fewer halves are widened by a launch before.)
+    // Channels lie last: the sums, two launches that merge parts, and the results. (Fewer halves are widened by a
+    // launch before.)
     for (dtype, dims, groups, split) in [
         (DType::F16, [2, 129, 130, 48], 16, true),
         (DType::F32, [1, 96, 80, 40], 40, true),

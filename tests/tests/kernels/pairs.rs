@@ -1,5 +1,6 @@
-//! Gated products (SwiGLU, GEGLU and their kin): gate and what it is applied to are columns side by side, in one epilogue. On emulated GPUs
-//! against the reference evaluator of the graph; what no pair can be made of is as right, with a kernel more.
+//! Gated products (SwiGLU, GEGLU and their kin): gate and what it is applied to are columns side by side, in one
+//! epilogue. On emulated GPUs against the reference evaluator of the graph; what no pair can be made of is as right,
+//! with a kernel more.
 
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::reference::{Tensors, assert_matches, compile_cpu, random_inputs};
@@ -161,7 +162,8 @@ fn gated_products_on_gfx1201() {
     check("gfx1201");
 }
 
-/// A target without matrix instructions has pairs in the same tilings by multiply-adds of its lanes; in f64 in plain tiles.
+/// A target without matrix instructions has pairs in the same tilings by multiply-adds of its lanes; in f64 in plain
+/// tiles.
 #[test]
 fn gated_products_on_gfx1030() {
     let Some(tools) = toolchain() else { return };

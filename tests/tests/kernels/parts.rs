@@ -1,5 +1,5 @@
-//! Deep contractions with few tiles, and attention of few queries to many keys: two launches share them by way of scratch memory, on
-//! emulated GPUs, and what comes out is compared with the reference evaluator of the graph.
+//! Deep contractions with few tiles, and attention of few queries to many keys: two launches share them by way of
+//! scratch memory, on emulated GPUs, and what comes out is compared with the reference evaluator of the graph.
 
 use graphc::driver::{self, BuildOptions};
 use graphc::passes::OptLevel;

@@ -1,7 +1,9 @@
-//! Random products by quantised weights through the whole compiler, on emulated GPUs: types, groups, zero points, odd sizes.
+//! Random products by quantised weights through the whole compiler, on emulated GPUs: types, groups, zero points, odd
+//! sizes.
 //!
-//! Each result is compared with the exact product by the dequantised weight, each kernel with the interpreter of kernels. Nothing is left
-//! that only dequantises, and the weights of a plan take the bytes that they are stored in. `GRAPHC_ALL_MODELS=1` runs more.
+//! Each result is compared with the exact product by the dequantised weight, each kernel with the interpreter of
+//! kernels. Nothing is left that only dequantises, and the weights of a plan take the bytes that they are stored in.
+//! `GRAPHC_ALL_MODELS=1` runs more.
 
 use graphc::emu::TimingOptions;
 use graphc::emulate::{self, Emulator};
@@ -98,8 +100,9 @@ fn products_on_the_cpu() {
     }
 }
 
-/// Predicted from the kernel's cycles at the boost clock: one row by weights of four bits in groups of 128 takes at most a quarter
-/// more than a stream of the same bytes does on the part (MI210 1.37 TB/s, MI300X 4.06 TB/s, RX 7900 XTX 0.96 TB/s by its data sheet).
+/// Predicted from the kernel's cycles at the boost clock: one row by weights of four bits in groups of 128 takes at
+/// most a quarter more than a stream of the same bytes does on the part (MI210 1.37 TB/s, MI300X 4.06 TB/s, RX 7900 XTX
+/// 0.96 TB/s by its data sheet).
 #[test]
 fn one_row_by_four_bits_is_as_fast_as_memory() {
     let Some(tools) = toolchain() else { return };

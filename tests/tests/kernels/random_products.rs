@@ -1,6 +1,6 @@
-//! Random products and convolutions through the whole compiler, on emulated GPUs: every shape of operands, odd sizes, batches, every
-//! transpose, windows along one to three axes, groups, biases, activations and residuals, in the types that matrix instructions take, or
-//! the lanes in their place.
+//! Random products and convolutions through the whole compiler, on emulated GPUs: every shape of operands, odd sizes,
+//! batches, every transpose, windows along one to three axes, groups, biases, activations and residuals, in the types
+//! that matrix instructions take, or the lanes in their place.
 //!
 //! Each kernel is compared with the interpreter of kernels, which the evaluator of graphs checks elsewhere.
 //! `GRAPHC_ALL_MODELS=1` runs 80 products and 20 convolutions on each; else a part runs.

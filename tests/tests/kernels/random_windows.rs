@@ -1,8 +1,9 @@
-//! Random convolutions of few channels a group through the whole compiler, on emulated GPUs: depthwise ones, several filters a channel, a
-//! few channels a filter, channels last and first, one to three axes, strides, dilations, pads on either side, open sizes, biases, activations and residuals.
+//! Random convolutions of few channels a group through the whole compiler, on emulated GPUs: depthwise ones, several
+//! filters a channel, a few channels a filter, channels last and first, one to three axes, strides, dilations, pads on
+//! either side, open sizes, biases, activations and residuals.
 //!
-//! The result of each is compared with the evaluator of graphs, each kernel with the interpreter of kernels, and none may spill.
-//! `GRAPHC_ALL_MODELS=1` runs 300, else a few on each GPU.
+//! The result of each is compared with the evaluator of graphs, each kernel with the interpreter of kernels, and none
+//! may spill. `GRAPHC_ALL_MODELS=1` runs 300, else a few on each GPU.
 
 use std::fmt::Write as _;
 

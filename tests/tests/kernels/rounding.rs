@@ -6,7 +6,8 @@ use graphc_tests::reference::Tensors;
 use ir::graph::parse::parse;
 use ir::{DType, Graph, HostTensor};
 
-/// Expressions of `x`, `y` (which is `x` in every other element) and `z`; in every one a fused multiply-add gives other bits.
+/// Expressions of `x`, `y` (which is `x` in every other element) and `z`; in every one a fused multiply-add gives other
+/// bits.
 const BODIES: [&str; 7] = [
     "a = mul x, x\n b = mul y, y\n w = sub a, b",
     "a = mul x, z\n b = mul z, x\n d = sub a, b\n w = sqrt d",

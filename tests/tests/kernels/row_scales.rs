@@ -1,5 +1,6 @@
-//! Norms whose scale is applied behind the products that read them: products row by row that fold the squares of their rows. On emulated
-//! GPUs against the reference evaluator of the graph; where the norm keeps its kernel, the plan has it.
+//! Norms whose scale is applied behind the products that read them: products row by row that fold the squares of their
+//! rows. On emulated GPUs against the reference evaluator of the graph; where the norm keeps its kernel, the plan has
+//! it.
 
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::quantised::Random;
@@ -10,7 +11,8 @@ use ir::kernel::{Body, Kernel};
 use ir::{Bindings, DType, Graph, HostTensor};
 use passes::OptLevel;
 
-/// What each case shows, the type that is computed in, its graph, how many kernels fold rows, and how many launches there are.
+/// What each case shows, the type that is computed in, its graph, how many kernels fold rows, and how many launches
+/// there are.
 pub type Case = (&'static str, DType, &'static str, usize, u32);
 
 /// Norms that move.
@@ -176,7 +178,8 @@ pub fn folds_rows(kernel: &Kernel) -> bool {
     matches!(&kernel.body, Body::Contract(c) if c.statistic.is_some())
 }
 
-/// The same inputs with all numbers times a factor, so that epsilon counts, and with the first row's first element as given.
+/// The same inputs with all numbers times a factor, so that epsilon counts, and with the first row's first element as
+/// given.
 fn changed(inputs: &Tensors, factor: f64, first: Option<f64>) -> Tensors {
     let change = |t: &HostTensor| {
         let mut values: Vec<f64> = t.to_f64().iter().map(|v| v * factor).collect();
@@ -248,7 +251,8 @@ fn row_scales_on_gfx1201() {
     check("gfx1201");
 }
 
-/// A norm and a product of random sizes and types, with or without a gain, weights that lie along the depth or the columns.
+/// A norm and a product of random sizes and types, with or without a gain, weights that lie along the depth or the
+/// columns.
 fn random_case(random: &mut Random) -> (DType, String) {
     let mut of = |all: &[usize]| all[random.below(all.len())];
     let dtype = [DType::F16, DType::BF16, DType::F32][of(&[0, 1, 2])];

@@ -1,5 +1,5 @@
-//! Products whose workgroups share out the depth of tiles (stream-K), on emulated GPUs: random sizes, types, tilings and shares beside the
-//! evaluator, the same bytes whoever comes first, and faults that must not pass.
+//! Products whose workgroups share out the depth of tiles (stream-K), on emulated GPUs: random sizes, types, tilings
+//! and shares beside the evaluator, the same bytes whoever comes first, and faults that must not pass.
 
 use graphc::driver::{self, BuildOptions};
 use graphc::emu::LaunchOptions;

@@ -1,5 +1,5 @@
-//! Kernels whose registers spill get other code, as the real compiler says: convolutions of networks' first layers, grouped ones, products
-//! whose few steps along k are unrolled.
+//! Kernels whose registers spill get other code, as the real compiler says: convolutions of networks' first layers,
+//! grouped ones, products whose few steps along k are unrolled.
 //!
 //! `GRAPHC_ALL_MODELS=1` has 60 random convolutions on each GPU, otherwise a few.
 
@@ -37,7 +37,8 @@ struct Mended {
     kept: usize,
 }
 
-/// Builds a graph and mends its kernels, none of which may spill then, or have another mapping that the verifier refuses.
+/// Builds a graph and mends its kernels, none of which may spill then, or have another mapping that the verifier
+/// refuses.
 fn mended(tools: &Toolchain, arch: &str, text: &str) -> Mended {
     let target: Target = arch.parse().expect("a target of the table");
     let graph = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));

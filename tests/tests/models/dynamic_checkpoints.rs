@@ -1,6 +1,6 @@
-//! Checkpoints of compressed-tensors whose inputs are quantised as a run goes, through the whole compiler: `i8` by rows and by tensors,
-//! with zero points and without, and 8-bit floats. Products are of what is stored, rows are measured where they are made, and the
-//! numbers are those of the format's arithmetic: of integers bit by bit.
+//! Checkpoints of compressed-tensors whose inputs are quantised as a run goes, through the whole compiler: `i8` by rows
+//! and by tensors, with zero points and without, and 8-bit floats. Products are of what is stored, rows are measured
+//! where they are made, and the numbers are those of the format's arithmetic: of integers bit by bit.
 
 use std::path::Path;
 
@@ -232,8 +232,8 @@ impl Case {
         }
     }
 
-    /// Says what is wrong with a result. Sums of integers are exact, and what follows rounds three times; 8-bit floats differ by the
-    /// order of their sum too.
+    /// Says what is wrong with a result. Sums of integers are exact, and what follows rounds three times; 8-bit floats
+    /// differ by the order of their sum too.
     fn wrong(&self, got: &HostTensor) -> Option<String> {
         self.wrong_by_sums(got, self.form.is_float())
     }
@@ -327,8 +327,8 @@ fn layers(arch: &str) {
     }
 }
 
-/// Holds each kernel against the evaluator, which computes in f64: of numbers halfway between two integers some are the other one
-/// there. The results say which is right.
+/// Holds each kernel against the evaluator, which computes in f64: of numbers halfway between two integers some are the
+/// other one there. The results say which is right.
 fn compared(outcome: &Outcome, what: &str) {
     assert!(
         outcome.unchecked.is_empty(),
@@ -369,8 +369,8 @@ fn layers_on_gfx1201() {
     layers("gfx1201");
 }
 
-/// A norm of a sum, and three layers of what it makes: the norm's kernel measures its rows and stores bytes and scales, nothing wider,
-/// and each layer is one kernel more.
+/// A norm of a sum, and three layers of what it makes: the norm's kernel measures its rows and stores bytes and scales,
+/// nothing wider, and each layer is one kernel more.
 #[test]
 fn rows_are_quantised_where_they_are_made() {
     let Some(tools) = toolchain() else { return };

@@ -1,5 +1,5 @@
-//! Mappings with wrong numbers, as a damaged file could have them: each is refused by name, or everything that asks a kernel for its
-//! sizes answers. Nothing panics, overflows or divides by zero.
+//! Mappings with wrong numbers, as a damaged file could have them: each is refused by name, or everything that asks a
+//! kernel for its sizes answers. Nothing panics, overflows or divides by zero.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

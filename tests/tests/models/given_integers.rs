@@ -1,5 +1,6 @@
-//! Products of quantised tensors of which the run gives more than the left operand's numbers: both operands, or the zero point of a
-//! padded image. They are integer products on the CPU, by the name of the engine, and equal to integer arithmetic.
+//! Products of quantised tensors of which the run gives more than the left operand's numbers: both operands, or the
+//! zero point of a padded image. They are integer products on the CPU, by the name of the engine, and equal to integer
+//! arithmetic.
 
 use graphc::runtime::ProfileOptions;
 use graphc_tests::quantised::Random;
@@ -22,7 +23,8 @@ fn bytes(random: &mut Random, dtype: DType, shape: &[usize]) -> HostTensor {
     tensor(dtype, shape, values.into_iter())
 }
 
-/// Runs a graph on the CPU: its result is the evaluator's, and `products` of its steps are integer products and no loops.
+/// Runs a graph on the CPU: its result is the evaluator's, and `products` of its steps are integer products and no
+/// loops.
 fn check(text: &str, inputs: &Tensors, products: usize) {
     let graph = parse(text).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
     let want = evaluate(&graph, inputs).expect("it evaluates");

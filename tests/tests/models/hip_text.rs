@@ -64,7 +64,8 @@ fn declared_twice(text: &str) -> Result<usize, String> {
     Ok(count)
 }
 
-/// The name that a line declares: `const int at_0 = …;`, `float sum_0 = …;`, `for (int i = …) {`, `Vec<float, 4> v_wide;`.
+/// The name that a line declares: `const int at_0 = …;`, `float sum_0 = …;`, `for (int i = …) {`,
+/// `Vec<float, 4> v_wide;`.
 fn declared(code: &str) -> Option<&str> {
     let code = code.strip_prefix("for (").unwrap_or(code);
     let code = code.strip_prefix("__shared__ ").unwrap_or(code);

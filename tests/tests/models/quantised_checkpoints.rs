@@ -1,5 +1,5 @@
-//! Linear layers of GPTQ, AWQ and compressed-tensors checkpoints through the whole compiler: what products read is what is stored, on the
-//! CPU and on emulated GPUs, and the numbers are those of each layout's formula.
+//! Linear layers of GPTQ, AWQ and compressed-tensors checkpoints through the whole compiler: what products read is what
+//! is stored, on the CPU and on emulated GPUs, and the numbers are those of each layout's formula.
 
 use frontend::nn::{Linear, Module, Params};
 use frontend::tensor::Tensor;

@@ -1,5 +1,5 @@
-//! Recipes: a file and a graph of one recipe are one model, integers are those of the plain formula, errors are within a scheme's bound,
-//! and the shipped digits network keeps its accuracy.
+//! Recipes: a file and a graph of one recipe are one model, integers are those of the plain formula, errors are within
+//! a scheme's bound, and the shipped digits network keeps its accuracy.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +66,8 @@ impl Random {
     }
 }
 
-/// PyTorch's exports in each scheme: what the file says, read again and run on the CPU, are the bits of the graph that the recipe makes.
+/// PyTorch's exports in each scheme: what the file says, read again and run on the CPU, are the bits of the graph that
+/// the recipe makes.
 #[test]
 fn files_and_graphs_of_one_recipe_are_one_model() {
     let products = [Scheme::WeightsInt4, Scheme::StaticInt8];
@@ -713,8 +714,8 @@ fn with_constant(graph: &Graph, tensor: HostTensor) -> Graph {
     made
 }
 
-/// Tables that are looked up, weights on the left, batches and transposed convolutions stay, each with its reason; a table that is also
-/// multiplied by stays a table.
+/// Tables that are looked up, weights on the left, batches and transposed convolutions stay, each with its reason; a
+/// table that is also multiplied by stays a table.
 #[test]
 fn what_stays_is_said() {
     let text = "graph @s stage=import {\n  i = input \"i\" : i64[4]\n  z = input \"z\" : f32[2, 4, 64]\n  \

@@ -1,5 +1,5 @@
-//! Factors of inputs (`--rounding awq`): results are nearer to those of the model, a file and a graph are one model, and the factors cost no
-//! kernel where the constants of what makes the inputs take them in.
+//! Factors of inputs (`--rounding awq`): results are nearer to those of the model, a file and a graph are one model,
+//! and the factors cost no kernel where the constants of what makes the inputs take them in.
 
 use graphc::driver::{BuildOptions, build};
 use graphc::frontend::onnx::{ImportOptions, ModelFile};

@@ -1,7 +1,7 @@
 //! Random graphs: the reference evaluator = the optimised graph = the plan = the CPU device, at every level.
 //!
-//! `GRAPHC_CASES` sets how many (6,000 by default). A case that fails is shrunk and printed as a `.gir` text, which belongs
-//! into `tests/filetests/regressions` when it is mended.
+//! `GRAPHC_CASES` sets how many (6,000 by default). A case that fails is shrunk and printed as a `.gir` text, which
+//! belongs into `tests/filetests/regressions` when it is mended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,13 +1,14 @@
-//! What runs on a GPU take besides the device's work: the host's time for a run of many launches, with and without a graph, a small
-//! model on tensors that stay on the device, a decoder that keeps its cache as state, and what crosses the bus.
+//! What runs on a GPU take besides the device's work: the host's time for a run of many launches, with and without a
+//! graph, a small model on tensors that stay on the device, a decoder that keeps its cache as state, and what crosses
+//! the bus.
 //!
 //! ```text
 //! cargo build --release -p graphc-benches --bin gpu_runs
 //! target/release/gpu_runs --device cuda
 //! ```
 //!
-//! One line of JSON a case; times are medians, in the unit of their names. `benches/h200/runtime.py` runs it beside PyTorch. The binary needs nothing beside it but the GPU's driver and NVRTC or
-//! hiprtc, which it opens when it runs.
+//! One line of JSON a case; times are medians, in the unit of their names. `benches/h200/runtime.py` runs it beside
+//! PyTorch. The binary needs nothing beside it but the GPU's driver and NVRTC or hiprtc, which it opens when it runs.
 
 mod traffic;
 

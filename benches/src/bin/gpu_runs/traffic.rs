@@ -1,4 +1,5 @@
-//! What crosses the bus: uploads beside compute, a stream of requests, weights that are streamed, and the way to a first result.
+//! What crosses the bus: uploads beside compute, a stream of requests, weights that are streamed, and the way to a
+//! first result.
 
 use std::time::Instant;
 

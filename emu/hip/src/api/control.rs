@@ -1,5 +1,5 @@
-//! What HIP does not have: tests steer the stand-in by these, in the process that it is loaded in. They are no calls: nothing is
-//! counted by them, and none fails on request.
+//! What HIP does not have: tests steer the stand-in by these, in the process that it is loaded in. They are no calls:
+//! nothing is counted by them, and none fails on request.
 
 use super::{INVALID, export};
 use crate::config::faults;
@@ -10,7 +10,8 @@ use crate::status::Status;
 use hip_sys::hipError_t;
 use std::ffi::{c_char, c_int};
 
-/// Replaces the faults that are asked for, in the form of `GRAPHC_EMU_FAULTS`, and counts calls from 0 on; null for none.
+/// Replaces the faults that are asked for, in the form of `GRAPHC_EMU_FAULTS`, and counts calls from 0 on; null for
+/// none.
 ///
 /// # Safety
 /// `list` is null or a C string.
@@ -26,8 +27,8 @@ pub unsafe extern "C" fn graphcEmuSetFaults(list: *const c_char) -> hipError_t {
     })
 }
 
-/// Writes how often each function was called since the faults were set: `hipFree 3`, a line each, by name. Where `room` is too small
-/// nothing is written, and the code is `hipErrorInvalidValue`.
+/// Writes how often each function was called since the faults were set: `hipFree 3`, a line each, by name. Where `room`
+/// is too small nothing is written, and the code is `hipErrorInvalidValue`.
 ///
 /// # Safety
 /// `to` has `room` bytes.
@@ -41,10 +42,10 @@ pub unsafe extern "C" fn graphcEmuCalls(to: *mut c_char, room: c_int) -> hipErro
     })
 }
 
-/// Writes how many there are of what was made and not freed or destroyed, on all devices, a line each as [`graphcEmuCalls`] does:
-/// bytes of device memory (loaded code included), allocations of pinned memory, streams beside those that are always there,
-/// events, modules, graphs, graphs that are ready to launch, captures that go on; and how often a call waited for work
-/// that is never done, where a real one would be still.
+/// Writes how many there are of what was made and not freed or destroyed, on all devices, a line each as
+/// [`graphcEmuCalls`] does: bytes of device memory (loaded code included), allocations of pinned memory, streams beside
+/// those that are always there, events, modules, graphs, graphs that are ready to launch, captures that go on; and how
+/// often a call waited for work that is never done, where a real one would be still.
 ///
 /// # Safety
 /// `to` has `room` bytes.
@@ -86,8 +87,8 @@ fn put_lines(to: *mut c_char, room: c_int, lines: impl Iterator<Item = (&'static
     }
 }
 
-/// Begins again as in a new process: no handle is valid any more, devices are empty and whole, and the faults are those of the
-/// environment.
+/// Begins again as in a new process: no handle is valid any more, devices are empty and whole, and the faults are those
+/// of the environment.
 ///
 /// # Safety
 /// Nothing that was allocated is used any more, pinned memory included.
@@ -98,8 +99,8 @@ pub unsafe extern "C" fn graphcEmuRestart() -> hipError_t {
     })
 }
 
-/// Forgets waits from now on: 1, those of a stream for an event of another device; 2, those for an event that was recorded behind a copy
-/// between devices; 0, none.
+/// Forgets waits from now on: 1, those of a stream for an event of another device; 2, those for an event that was
+/// recorded behind a copy between devices; 0, none.
 pub extern "C" fn graphcEmuForget(waits: c_int) -> hipError_t {
     control(|runtime| {
         runtime.forgotten = match waits {

@@ -17,7 +17,8 @@ hip! {
         runtime.launch(function as u64, size, shared, stream, Arguments::new(params, extra))
     }
 
-    /// As [`hipModuleLaunchKernel`], where all blocks are on the device at once. What joins a whole grid is not emulated.
+    /// As [`hipModuleLaunchKernel`], where all blocks are on the device at once. What joins a whole grid is not
+    /// emulated.
     fn hipModuleLaunchCooperativeKernel(
         runtime, function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: hipStream_t, params: *mut *mut c_void,
@@ -30,7 +31,8 @@ hip! {
         runtime.launch(function as u64, size, shared, stream, Arguments::new(params, std::ptr::null_mut()))
     }
 
-    /// Queues a launch of `global` work-items, with events before and after it. The last block along an axis may be partial.
+    /// Queues a launch of `global` work-items, with events before and after it. The last block along an axis may be
+    /// partial.
     fn hipExtModuleLaunchKernel(
         runtime, function: hipFunction_t, global_x: c_uint, global_y: c_uint, global_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: usize, stream: hipStream_t, params: *mut *mut c_void,

@@ -1,7 +1,7 @@
 //! The properties struct of ROCm 6 and 7, and the same facts as attributes.
 //!
-//! What decides how a kernel runs (wave size, LDS, registers, compute units) is the emulated architecture's; clocks, caches and
-//! bus width are 0, because nothing here has them.
+//! What decides how a kernel runs (wave size, LDS, registers, compute units) is the emulated architecture's; clocks,
+//! caches and bus width are 0, because nothing here has them.
 
 use super::device::name_of;
 use super::{INVALID, device_of, hip};
@@ -138,7 +138,8 @@ hip! {
     }
 }
 
-/// `arch.hasXxx` bits: 32-bit and 64-bit atomics in both memories, doubles, votes, ballots, shuffles, fences, 3-D grids.
+/// `arch.hasXxx` bits: 32-bit and 64-bit atomics in both memories, doubles, votes, ballots, shuffles, fences, 3-D
+/// grids.
 const FEATURES: u32 = 0b1_1111_1111_1111_1111 & !(1 << 14);
 
 fn properties_of(runtime: &Runtime, device: usize) -> hipDeviceProp_tR0600 {
@@ -199,7 +200,8 @@ pub(super) fn capability(arch: &Arch) -> (c_int, c_int) {
     (major.parse().unwrap_or(0), minor as c_int)
 }
 
-/// The processor with the features that its code objects are told apart by, as the driver names it: `gfx90a:sramecc+:xnack-`.
+/// The processor with the features that its code objects are told apart by, as the driver names it:
+/// `gfx90a:sramecc+:xnack-`.
 fn full_name(arch: &Arch) -> String {
     // Memory with error correction and a switch for retries came with HBM on the wave64 parts.
     match arch.generation {

@@ -1,7 +1,7 @@
 //! What the tests of ROCm's own libraries share: a process inside the libraries' sysroot, device memory, numbers.
 //!
-//! The libraries come from a newer Debian than the tests' host may be, so a test starts itself again inside the sysroot that
-//! `scripts/rocm-sysroot.sh` makes, with the stand-in under the HIP runtime's name on the loader's path.
+//! The libraries come from a newer Debian than the tests' host may be, so a test starts itself again inside the sysroot
+//! that `scripts/rocm-sysroot.sh` makes, with the stand-in under the HIP runtime's name on the loader's path.
 #![allow(dead_code, reason = "each test binary uses its part of the helpers")]
 
 pub mod blas;

@@ -10,7 +10,8 @@
 //! weight_g_idx      i32[inputs]                    the group of each input, where they are not neighbours
 //! ```
 //!
-//! A number stands for `(number − zero) · scale`, so the shift of both cancels. Source: `pack_quantized.py` of compressed-tensors.
+//! A number stands for `(number − zero) · scale`, so the shift of both cancels. Source: `pack_quantized.py` of
+//! compressed-tensors.
 
 use ir::{DType, HostTensor, Storage};
 

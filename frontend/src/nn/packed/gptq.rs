@@ -9,9 +9,10 @@
 //! g_idx   i32[inputs]                  the group of each input
 //! ```
 //!
-//! A number stands for `(number − zero) · scale`. Checkpoints of format `gptq` store `zero − 1` in as many bits, so that the largest number
-//! stands for 0; those of `gptq_v2` store the zero point. Some quantisers write the second and call it the first: where no zero point of a
-//! layer is anything but the middle, which a symmetric quantiser has, it is taken as it is.
+//! A number stands for `(number − zero) · scale`. Checkpoints of format `gptq` store `zero − 1` in as many bits, so
+//! that the largest number stands for 0; those of `gptq_v2` store the zero point. Some quantisers write the second and
+//! call it the first: where no zero point of a layer is anything but the middle, which a symmetric quantiser has, it is
+//! taken as it is.
 //!
 //! Source: `QuantLinear` of AutoGPTQ and GPTQModel.
 

@@ -91,14 +91,15 @@ pub(super) struct Grouping {
     pub order: Option<Vec<i64>>,
 }
 
-/// Works out the groups of `inputs` inputs, of which there are `groups`: from a tensor that has the group of each input, else from the
-/// size that the checkpoint's configuration has, else by equal shares.
+/// Works out the groups of `inputs` inputs, of which there are `groups`: from a tensor that has the group of each
+/// input, else from the size that the checkpoint's configuration has, else by equal shares.
 ///
-/// Where inputs of one group are not neighbours (GPTQ's act-order), the weight's columns are sorted by their groups and the inputs are
-/// gathered in that order.
+/// Where inputs of one group are not neighbours (GPTQ's act-order), the weight's columns are sorted by their groups and
+/// the inputs are gathered in that order.
 ///
 /// # Errors
-/// Groups that do not divide the inputs and whose size nothing says; an index outside the groups; groups of unlike sizes.
+/// Groups that do not divide the inputs and whose size nothing says; an index outside the groups; groups of unlike
+/// sizes.
 pub(super) fn grouping(
     params: &Params,
     layout: &'static str,

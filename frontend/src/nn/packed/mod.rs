@@ -1,7 +1,9 @@
-//! Weights of linear layers in 4 or 8 bits as quantisers of language models write them: GPTQ, AWQ and compressed-tensors.
+//! Weights of linear layers in 4 or 8 bits as quantisers of language models write them: GPTQ, AWQ and
+//! compressed-tensors.
 //!
-//! Which layout a layer has is told from the names and shapes of its tensors. Whatever it is, the graph is given one `dequantize` of a
-//! constant `[outputs, inputs]` with a scale and a zero point for each group of inputs, which products read as it is stored.
+//! Which layout a layer has is told from the names and shapes of its tensors. Whatever it is, the graph is given one
+//! `dequantize` of a constant `[outputs, inputs]` with a scale and a zero point for each group of inputs, which
+//! products read as it is stored.
 
 mod awq;
 mod compressed;

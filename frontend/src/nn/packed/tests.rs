@@ -387,7 +387,8 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(&file, 64, 16, "weight_zero_point", &["i32[16, 4]", "[2, 4]"]);
 }
 
-/// `i8` as compressed-tensors' `int-quantized` has it: numbers, scales a row or a group, zero points, a scale of the input.
+/// `i8` as compressed-tensors' `int-quantized` has it: numbers, scales a row or a group, zero points, a scale of the
+/// input.
 #[test]
 fn i8_stays_as_it_is_stored() {
     let numbers: Vec<i8> = (0..24).map(|i: i32| (i * 37 % 256 - 128) as i8).collect();

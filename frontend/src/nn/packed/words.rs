@@ -63,8 +63,8 @@ pub(super) fn mask(bits: usize) -> u8 {
 /// Rows that are worked on together: so many words of a row of the file share a cache line.
 const BLOCK: usize = 16;
 
-/// Makes a tensor of `rows` by `columns` numbers of 4 or 8 bits. `fill` is given the first row of a block and the block's rows, one after
-/// the other, of one byte a number.
+/// Makes a tensor of `rows` by `columns` numbers of 4 or 8 bits. `fill` is given the first row of a block and the
+/// block's rows, one after the other, of one byte a number.
 pub(super) fn build(rows: usize, columns: usize, bits: usize, mut fill: impl FnMut(usize, &mut [u8])) -> HostTensor {
     // Rows of an odd size would begin in the middle of a byte.
     let nibbles = bits == 4 && columns.is_multiple_of(2);

@@ -7,8 +7,8 @@
 //! | `Loop`, `Scan` of a known number of steps | the body, once a step |
 //! | `Loop` that data may end early | the body, once a step, each of which is kept or not; it has no outputs that grow |
 //!
-//! Where the import is for the inputs of one run, these decide what data decide and the table does not have: branches of different types,
-//! the end of a loop whose outputs grow. The graph checks the decision.
+//! Where the import is for the inputs of one run, these decide what data decide and the table does not have: branches
+//! of different types, the end of a loop whose outputs grow. The graph checks the decision.
 
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Origin};
@@ -304,8 +304,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// A `Loop`: the number of steps, the condition, then what is carried; a body's results are the next condition, what is
-    /// carried, and what is stacked.
+    /// A `Loop`: the number of steps, the condition, then what is carried; a body's results are the next condition,
+    /// what is carried, and what is stacked.
     fn loops(&mut self, site: &Site<'_, 'a>) -> Result<Vec<Val>, Stop> {
         let graph = site.body("body")?;
         let given = |index: usize| site.inputs.get(index).copied().flatten();

@@ -1,7 +1,8 @@
 //! Sizes that go through floating point: `Cast → Mul → Floor → Cast`.
 //!
-//! A float that is computed from open sizes is the quotient of two sizes. A float constant takes part as the simplest fraction that is
-//! rounded to it (`0.1` is 1/10), as long as flooring multiples of one gives what flooring multiples of the other gives.
+//! A float that is computed from open sizes is the quotient of two sizes. A float constant takes part as the simplest
+//! fraction that is rounded to it (`0.1` is 1/10), as long as flooring multiples of one gives what flooring multiples
+//! of the other gives.
 
 use ir::DType;
 use ir::dim::Dim;

@@ -208,8 +208,8 @@ fn shrink_by(node: &mut Node<'_>, x: Val, bias: f64, low: f64, high: f64) -> Ste
     node.select(below, raised, upper)
 }
 
-/// Computes an op with float attributes on an integer input in `f64`, and cuts the fraction of the result off; on a float input
-/// it computes as it is.
+/// Computes an op with float attributes on an integer input in `f64`, and cuts the fraction of the result off; on a
+/// float input it computes as it is.
 fn in_floats(node: &mut Node<'_>, apply: impl FnOnce(&mut Node<'_>, Val) -> Step<Val>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let dtype = node.dtype(x);

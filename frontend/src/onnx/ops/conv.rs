@@ -88,8 +88,8 @@ impl Padded {
     }
 }
 
-/// Reads the window over the axes of an image from the third on. `SAME_*` padding that depends on an open size, which no window has, is put
-/// around the image first.
+/// Reads the window over the axes of an image from the third on. `SAME_*` padding that depends on an open size, which
+/// no window has, is put around the image first.
 pub(super) fn padded(node: &mut Node<'_>, x: Val, kernel: &[i64], value: Scalar) -> Step<Padded> {
     let spatial = node.shape(x)[2..].to_vec();
     let count = spatial.len();

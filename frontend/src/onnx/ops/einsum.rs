@@ -1,8 +1,8 @@
 //! Einsum as transposes, sums and batched matrix products.
 //!
-//! Operands are joined pair by pair from the left. For a pair, each label is a batch label (in both, needed later), a row
-//! or column label (in one), or contracted (in both, needed no more); a label that only one operand has and nobody needs
-//! is summed first. So `bqhd,bkhd->bhqk` becomes one contraction over batch `b·h` as a 3-d batched product.
+//! Operands are joined pair by pair from the left. For a pair, each label is a batch label (in both, needed later), a
+//! row or column label (in one), or contracted (in both, needed no more); a label that only one operand has and nobody
+//! needs is summed first. So `bqhd,bkhd->bhqk` becomes one contraction over batch `b·h` as a 3-d batched product.
 
 use ir::op::{BinaryOp, ReduceOp};
 use ir::{DType, Dim};
@@ -100,7 +100,8 @@ fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     Some((first, second))
 }
 
-/// The diagonal over two axes, as the last axis: a slice of both as one, or of sizes that vary a sum over what is on it.
+/// The diagonal over two axes, as the last axis: a slice of both as one, or of sizes that vary a sum over what is on
+/// it.
 fn diagonal(node: &mut Node<'_>, x: Val, first: usize, second: usize) -> Step<Val> {
     let shape = node.shape(x);
     let size = shape[first].clone();

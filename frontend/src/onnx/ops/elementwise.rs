@@ -71,7 +71,8 @@ fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
     Ok(vec![node.unary(op, x)?])
 }
 
-/// The operands. Before opset 7 the second one broadcasts where `broadcast` says so, its axes beginning at `axis` of the first's.
+/// The operands. Before opset 7 the second one broadcasts where `broadcast` says so, its axes beginning at `axis` of
+/// the first's.
 fn operands(node: &mut Node<'_>) -> Step<(Val, Val)> {
     let (a, mut b) = (node.input(0)?, node.input(1)?);
     if node.opset < 7
@@ -166,8 +167,8 @@ fn pow(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![node.cast(power, base)?])
 }
 
-/// Shifts bits out by any amount: one below 0 or from the width on leaves zeros, or the copies of the sign that a right shift
-/// of a negative number brings in. (Opset 28 has these words; the earlier ones only say that bits move.)
+/// Shifts bits out by any amount: one below 0 or from the width on leaves zeros, or the copies of the sign that a right
+/// shift of a negative number brings in. (Opset 28 has these words; the earlier ones only say that bits move.)
 fn bit_shift(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, amount) = (node.input(0)?, node.input(1)?);
     let op = match node.text("direction", "")?.as_str() {

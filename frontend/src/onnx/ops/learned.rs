@@ -1,7 +1,7 @@
 //! Classical machine learning on dense numbers (`ai.onnx.ml`).
 //!
-//! Trees are walked by gathers, all of them at once: a step goes from each tree's node to one of its children, and a leaf
-//! stays where it is, so there are as many steps as the deepest tree has levels.
+//! Trees are walked by gathers, all of them at once: a step goes from each tree's node to one of its children, and a
+//! leaf stays where it is, so there are as many steps as the deepest tree has levels.
 
 mod trees;
 

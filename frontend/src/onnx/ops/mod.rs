@@ -1,8 +1,8 @@
 //! The table of ONNX ops: which op in which opsets is imported by which function.
 //!
 //! One file per family, each with its rows. A row's function gets the node and returns its results; it writes what the
-//! op means with the steps of [`Node`], and looks at `node.opset` where the meaning changed. To add an op, add a row and
-//! a function.
+//! op means with the steps of [`Node`], and looks at `node.opset` where the meaning changed. To add an op, add a row
+//! and a function.
 
 mod activation;
 mod attention;

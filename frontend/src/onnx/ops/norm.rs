@@ -174,8 +174,8 @@ fn layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![result, mean, inverse])
 }
 
-/// The mean of rows and the inverse of their deviation, in the stash type: f32 unless the attribute says otherwise. Without
-/// the mean, the deviation is from 0.
+/// The mean of rows and the inverse of their deviation, in the stash type: f32 unless the attribute says otherwise.
+/// Without the mean, the deviation is from 0.
 fn statistics(node: &mut Node<'_>, x: Val, rms: bool, default: f32) -> Step<[Val; 2]> {
     let axis = node.int_or("axis", -1)?;
     let axes: Vec<usize> = (node.axis(axis, node.rank(x))?..node.rank(x)).collect();

@@ -20,7 +20,8 @@ pub(super) const ROWS: &[Row] = &[
     op("MaxPool", 1, max_pool),
 ];
 
-/// Reads a pool over the axes of `x`, which it is applied to by [`Padded::sized`]; padding that depends on an open size is of `value`.
+/// Reads a pool over the axes of `x`, which it is applied to by [`Padded::sized`]; padding that depends on an open size
+/// is of `value`.
 fn pool(node: &mut Node<'_>, x: Val, kind: PoolKind, value: Scalar) -> Step<(Pool, Padded)> {
     let rank = node.rank(x);
     if rank < 3 {

@@ -1,8 +1,8 @@
 //! What ONNX Runtime's quantiser writes beyond ONNX: the quantised ops of its own domain.
 //!
-//! An op on quantised tensors is its op on numbers between a dequantisation and a quantisation, which is what its schema says; rounding
-//! is ONNX's (to nearest, ties to even, after a true division). ONNX Runtime itself uses tables and merged factors in places, so that
-//! its results may differ by one step.
+//! An op on quantised tensors is its op on numbers between a dequantisation and a quantisation, which is what its
+//! schema says; rounding is ONNX's (to nearest, ties to even, after a true division). ONNX Runtime itself uses tables
+//! and merged factors in places, so that its results may differ by one step.
 
 use ir::op::{BinaryOp, Composite, Groups, UnaryOp};
 use ir::{DType, Dim, HostTensor, Shape};
@@ -70,7 +70,8 @@ fn numbers(node: &mut Node<'_>, at: usize) -> Step<Val> {
     node.binary(BinaryOp::Mul, value, scale)
 }
 
-/// Quantises to the scale and the zero point of inputs `at` and `at + 1`; without a zero point to the type `like`, around 0.
+/// Quantises to the scale and the zero point of inputs `at` and `at + 1`; without a zero point to the type `like`,
+/// around 0.
 fn quantized(node: &mut Node<'_>, value: Val, at: usize, like: DType) -> Step<Val> {
     let scale = node.input(at)?;
     check_scale(node, scale)?;
@@ -254,8 +255,8 @@ fn dynamic_product(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![scaled(node, sum, a_scale, b_scale, bias)?])
 }
 
-/// Takes numbers of `bits` bits out of the bytes of a constant input, lowest bits first; each run along the last axis of `shape`
-/// begins with a byte of its own.
+/// Takes numbers of `bits` bits out of the bytes of a constant input, lowest bits first; each run along the last axis
+/// of `shape` begins with a byte of its own.
 fn unpacked(node: &Node<'_>, index: usize, bits: i64, shape: &[i64]) -> Step<HostTensor> {
     let what = "packed numbers";
     let packed = node.build.constant(node.input(index)?);

@@ -133,8 +133,8 @@ fn activation_named(name: &str) -> Option<(ActivationKind, bool, bool)> {
     })
 }
 
-/// The numbers of an attribute for the activations that have one. They are in the order of those, or of all activations where
-/// there are as many as that.
+/// The numbers of an attribute for the activations that have one. They are in the order of those, or of all activations
+/// where there are as many as that.
 fn scalings(node: &Node<'_>, attribute: &str, has: impl Iterator<Item = bool> + Clone) -> Step<Vec<Option<f64>>> {
     let numbers = node.floats(attribute)?.unwrap_or_default();
     let (all, used) = (has.clone().count(), has.clone().filter(|&has| has).count());

@@ -38,8 +38,8 @@ pub(super) const ROWS: &[Row] = &[
     op("TopK", 1, top_k),
 ];
 
-/// Axes are an attribute before opset 13 (`ReduceSum`) or 18 (the others), an input since; none means all, or none at all
-/// with `noop_with_empty_axes`.
+/// Axes are an attribute before opset 13 (`ReduceSum`) or 18 (the others), an input since; none means all, or none at
+/// all with `noop_with_empty_axes`.
 fn reduce(node: &mut Node<'_>, apply: fn(&mut Node<'_>, Val, Vec<usize>, bool) -> Step<Val>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let rank = node.rank(x);

@@ -1,8 +1,8 @@
 //! Resize and Upsample: each resized axis is a gather (nearest), or a weighted sum of gathers (linear, cubic).
 //!
-//! The positions and weights are worked out here and become constants where a resized axis is a number. A varying axis that is
-//! enlarged by a whole factor with `nearest` repeats its elements; any other has positions that are computed in each run, in f32 as
-//! ONNX Runtime computes them ([`open`]).
+//! The positions and weights are worked out here and become constants where a resized axis is a number. A varying axis
+//! that is enlarged by a whole factor with `nearest` repeats its elements; any other has positions that are computed in
+//! each run, in f32 as ONNX Runtime computes them ([`open`]).
 
 mod open;
 

@@ -1,7 +1,8 @@
 //! Ops that keep some elements: how many, data decide.
 //!
-//! How many is a size, so it must be known when the graph is made: from constants and shapes, or from the inputs of the run that the graph
-//! is for ([`Builder::numbers`], which has the graph check it). Which elements they are is computed by the graph.
+//! How many is a size, so it must be known when the graph is made: from constants and shapes, or from the inputs of the
+//! run that the graph is for ([`Builder::numbers`], which has the graph check it). Which elements they are is computed
+//! by the graph.
 //!
 //! [`Builder::numbers`]: crate::onnx::builder::Builder::numbers
 
@@ -22,8 +23,8 @@ pub(super) const ROWS: &[Row] = &[
     op("Unique", 11, unique),
 ];
 
-/// The positions of the elements of a bool vector that are true, ascending, `i64[count]`. `index` is the input that decides how many there
-/// are.
+/// The positions of the elements of a bool vector that are true, ascending, `i64[count]`. `index` is the input that
+/// decides how many there are.
 pub(super) fn positions(node: &mut Node<'_>, flags: Val, index: usize) -> Step<Val> {
     let size = node.shape(flags)[0].clone();
     let ones = node.cast(flags, DType::I64)?;
@@ -128,8 +129,8 @@ fn non_zero_known(node: &mut Node<'_>, known: &[f64], sizes: &[i64]) -> Val {
     })
 }
 
-/// The distinct elements of a known tensor, or slices along an axis: they, where they come first, which of them each one is,
-/// and how often they are there.
+/// The distinct elements of a known tensor, or slices along an axis: they, where they come first, which of them each
+/// one is, and how often they are there.
 fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let what = "tensor (the number of its distinct elements is a size)";

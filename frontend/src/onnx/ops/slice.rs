@@ -111,8 +111,8 @@ fn range(node: &Node<'_>, start: &Dim, end: &Dim, step: i64, size: &Dim) -> Step
     Ok((start, span.ceil_div(&back)))
 }
 
-/// Counts a position from the start; it may be outside. A number beyond any size becomes the end on its side. The size is added once to a
-/// position that may be negative in some runs, by a factor that is 1 there and 0 elsewhere.
+/// Counts a position from the start; it may be outside. A number beyond any size becomes the end on its side. The size
+/// is added once to a position that may be negative in some runs, by a factor that is 1 there and 0 elsewhere.
 fn from_start(node: &Node<'_>, position: &Dim, size: &Dim) -> Dim {
     let sizes = &node.build.sizes;
     match position.as_const() {
@@ -285,7 +285,8 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
     )
 }
 
-/// Refuses pads that make an axis longer than 64 bits count, or shorter than nothing; sizes that are not known are checked elsewhere.
+/// Refuses pads that make an axis longer than 64 bits count, or shorter than nothing; sizes that are not known are
+/// checked elsewhere.
 fn fits(size: &Dim, low: &Dim, high: &Dim) -> Step<()> {
     let (Some(size), Some(low), Some(high)) = (size.as_const(), low.as_const(), high.as_const()) else {
         return Ok(());

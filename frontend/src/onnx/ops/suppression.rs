@@ -1,11 +1,11 @@
 //! `NonMaxSuppression`: of boxes that overlap, the one with the best score stays.
 //!
-//! Candidates of each batch and class are sorted by score. Of `m` of them, a matrix says which one overlaps which later one; a candidate
-//! stays if none that stays overlaps it before. That has one solution, and each round of trying it out settles at least one candidate
-//! more: a few rounds are enough where chains of overlaps are short, and `m` always are.
+//! Candidates of each batch and class are sorted by score. Of `m` of them, a matrix says which one overlaps which later
+//! one; a candidate stays if none that stays overlaps it before. That has one solution, and each round of trying it out
+//! settles at least one candidate more: a few rounds are enough where chains of overlaps are short, and `m` always are.
 //!
-//! How many candidates pass the threshold, how many rounds it takes and how many boxes stay are decided by data, so they must be known
-//! ([`Builder::numbers`]).
+//! How many candidates pass the threshold, how many rounds it takes and how many boxes stay are decided by data, so
+//! they must be known ([`Builder::numbers`]).
 //!
 //! [`Builder::numbers`]: crate::onnx::builder::Builder::numbers
 

@@ -5,8 +5,9 @@
 //!                                  e = DequantizeLinear(w_i8, w_scale)    y = MatMul(d, e)
 //! ```
 //!
-//! Before: a model as it was read, with the bytes of all its tensors. After: the same model but for those nodes, the weights that only they
-//! read, and the version of the operator set where the new nodes ask for a later one (`opset`). `write` brings it to a file.
+//! Before: a model as it was read, with the bytes of all its tensors. After: the same model but for those nodes, the
+//! weights that only they read, and the version of the operator set where the new nodes ask for a later one (`opset`).
+//! `write` brings it to a file.
 
 mod edit;
 mod opset;
@@ -94,8 +95,8 @@ impl ModelFile {
         &self.proto
     }
 
-    /// Says why a layer's product cannot be given quantised operands in this file, if it cannot. `shape` is that of the weight as the
-    /// product reads it.
+    /// Says why a layer's product cannot be given quantised operands in this file, if it cannot. `shape` is that of the
+    /// weight as the product reads it.
     pub fn refuses(&self, layer: &str, shape: &[usize]) -> Option<String> {
         edit::find(&self.proto, layer, shape).err()
     }
@@ -103,7 +104,8 @@ impl ModelFile {
     /// Quantises the layers, each with its weight as it is stored. Nothing changes where an error is returned.
     ///
     /// # Errors
-    /// A layer that [`ModelFile::refuses`], and nodes whose meaning would change with the version of the operator set that is needed.
+    /// A layer that [`ModelFile::refuses`], and nodes whose meaning would change with the version of the operator set
+    /// that is needed.
     pub fn quantize(&mut self, layers: &[(&Layer, Stored)]) -> Result<(), EditError> {
         let mut proto = self.proto.clone();
         opset::raise(&mut proto, edit::needed_opset(layers))?;
@@ -112,7 +114,8 @@ impl ModelFile {
         Ok(())
     }
 
-    /// Writes the model; tensors go to `{path}.data` where the model had such files itself, or one file would be too large.
+    /// Writes the model; tensors go to `{path}.data` where the model had such files itself, or one file would be too
+    /// large.
     ///
     /// # Errors
     /// What the system reports.

@@ -1,7 +1,8 @@
 //! Raises the operator set of a model, where quantised nodes ask for a later one.
 //!
-//! Most changes between versions add types or attributes whose default is the old meaning. `CHANGES` has the others, by ONNX's
-//! schemas: what an attribute was and an input is now is moved, and nodes whose meaning would change are refused.
+//! Most changes between versions add types or attributes whose default is the old meaning. `CHANGES` has the others, by
+//! ONNX's schemas: what an attribute was and an input is now is moved, and nodes whose meaning would change are
+//! refused.
 
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::tensor_proto::DataType;
@@ -151,7 +152,8 @@ fn nodes(all: &mut Vec<NodeProto>, found: i64, needed: i64) -> Result<(), OpsetE
     Ok(())
 }
 
-/// Makes a node what it was, in the words of the later version; says no where it cannot. Nodes that it needs go before and after it.
+/// Makes a node what it was, in the words of the later version; says no where it cannot. Nodes that it needs go before
+/// and after it.
 fn apply(node: &mut NodeProto, change: Change, before: &mut Vec<NodeProto>, after: &mut Vec<NodeProto>) -> bool {
     let position = |node: &NodeProto, name: &str| node.attribute.iter().position(|a| a.name == name);
     match change {

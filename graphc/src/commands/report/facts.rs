@@ -1,5 +1,5 @@
-//! What the page shows, as one JSON value. Figures that `inspect` and `explain` print are theirs; added here are the graphs as nodes
-//! and edges, and the plan as steps and memory.
+//! What the page shows, as one JSON value. Figures that `inspect` and `explain` print are theirs; added here are the
+//! graphs as nodes and edges, and the plan as steps and memory.
 
 use ir::plan::work::{Roofline, StepWork};
 use ir::plan::{Place, Plan, Work, arena};

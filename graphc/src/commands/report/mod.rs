@@ -1,4 +1,5 @@
-//! `graphc report`: one HTML page about a model, for people: graph, fusion, timeline, memory, roofline, figures by target.
+//! `graphc report`: one HTML page about a model, for people: graph, fusion, timeline, memory, roofline, figures by
+//! target.
 //!
 //! ```text
 //! facts    what the page shows, as one JSON value: inspect's and explain's own, the plan, the timeline
@@ -20,8 +21,8 @@ use super::times::{self, Prediction};
 use super::{Context, inspect, load, output, run};
 use crate::error::{Error, Result};
 
-/// Write a page about a model: its graph before and after, what is fused and why not more, a timeline, memory, a roofline, and
-/// figures of several targets side by side. One HTML file, which needs no network.
+/// Write a page about a model: its graph before and after, what is fused and why not more, a timeline, memory, a
+/// roofline, and figures of several targets side by side. One HTML file, which needs no network.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -37,7 +38,8 @@ pub struct Args {
     /// Predict the timeline of each target on an emulated GPU.
     #[arg(long, requires = "target")]
     emulate: bool,
-    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
+    /// work settles at.
     #[arg(long, value_name = "GHZ", requires = "emulate")]
     clock: Option<f64>,
     /// Measure the timeline of the device's target there: cpu, hip or hip:N, cuda or cuda:N, or auto.

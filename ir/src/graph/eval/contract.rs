@@ -127,7 +127,8 @@ fn plain(a: &Array, transposed: bool) -> std::borrow::Cow<'_, Array> {
     std::borrow::Cow::Owned(a.transpose(&perm))
 }
 
-/// Multiplies by a number or by one for each column, adds a number for each column and applies an activation, as a GEMM's epilogue does.
+/// Multiplies by a number or by one for each column, adds a number for each column and applies an activation, as a
+/// GEMM's epilogue does.
 pub(super) fn epilogue(
     epilogue: crate::library::GemmEpilogue,
     product: Array,

@@ -1,9 +1,9 @@
 //! The reference evaluator: the meaning of every op, slow and plain.
 //!
 //! Values of every floating-point type are `f64` and are not rounded between ops; inputs and constants decode exactly;
-//! `Cast` rounds to its type and outputs are rounded to theirs. (So a `Contract` or `Conv` whose `out` is narrow does not
-//! round here: results of a real device are compared within the tolerance that its types ask for.) Integers of every type
-//! are `i64` and wrap to their width after every op; sums of integer products wrap to their accumulator.
+//! `Cast` rounds to its type and outputs are rounded to theirs. (So a `Contract` or `Conv` whose `out` is narrow does
+//! not round here: results of a real device are compared within the tolerance that its types ask for.) Integers of
+//! every type are `i64` and wrap to their width after every op; sums of integer products wrap to their accumulator.
 //!
 //! Optimised, CPU, emulated and GPU results are checked against this.
 
@@ -319,8 +319,8 @@ fn eval_node(
     Ok(results)
 }
 
-/// Checks that there is memory for a node's results, of eight bytes a number, and for copies of its operands that are turned or
-/// broadcast to them.
+/// Checks that there is memory for a node's results, of eight bytes a number, and for copies of its operands that are
+/// turned or broadcast to them.
 fn check_memory(node: &Node, values: &Table<NodeId, Vec<Array>>, bindings: &Bindings) -> Result<(), OpError> {
     let operands = node.operands.iter().map(|v| &values[v.node][v.index as usize]);
     let mut bytes: u64 = operands.map(|array| array.len() as u64 * 8).sum();

@@ -1,7 +1,9 @@
-//! Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+//! Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC
+//! 2011).
 //!
-//! Element `i` (row-major) of [`Op::Random`](crate::graph::Op::Random) uses one block: counter words `(i mod 2^32, i / 2^32,
-//! 0, 0)`, key words `(seed mod 2^32, seed / 2^32)`. With words `w0`, `w1` of the block and `u(w) = (w >> 8) · 2^-24`:
+//! Element `i` (row-major) of [`Op::Random`](crate::graph::Op::Random) uses one block: counter words
+//! `(i mod 2^32, i / 2^32, 0, 0)`, key words `(seed mod 2^32, seed / 2^32)`. With words `w0`, `w1` of the block and
+//! `u(w) = (w >> 8) · 2^-24`:
 //!
 //! - uniform: `low + u(w0) · (high − low)`;
 //! - normal: `mean + deviation · √(−2 ln(u(w0) + 2^-24)) · cos(2π u(w1))`.

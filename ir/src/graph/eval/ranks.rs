@@ -12,7 +12,8 @@ use crate::plan::{Source, Stage};
 /// Evaluates one graph for each rank, each on inputs of its own, and returns their outputs in the order of the ranks.
 ///
 /// # Errors
-/// As [`super::evaluate`], with the rank; ranks whose next collectives differ, or that are not as many as a collective is of.
+/// As [`super::evaluate`], with the rank; ranks whose next collectives differ, or that are not as many as a collective
+/// is of.
 pub fn evaluate_ranks(
     graphs: &[Graph],
     inputs: &[IndexMap<String, HostTensor>],

@@ -97,7 +97,8 @@ fn softplus(x: f64) -> f64 {
     }
 }
 
-/// Applies a unary op to an integer of type `dtype`; members that integers have not are applied to the float and truncated.
+/// Applies a unary op to an integer of type `dtype`; members that integers have not are applied to the float and
+/// truncated.
 #[inline]
 pub fn unary_int(op: UnaryOp, dtype: DType, x: i64) -> i64 {
     let y = match op {
@@ -313,8 +314,8 @@ pub fn combine(op: ReduceOp, dtype: DType, a: Scalar, b: Scalar) -> Scalar {
     binary(op, dtype, a, b)
 }
 
-/// Says whether `a` comes strictly before `b` in a sort, the largest first or the smallest first. NaN is the largest, as
-/// NumPy and PyTorch have it: it comes first or last.
+/// Says whether `a` comes strictly before `b` in a sort, the largest first or the smallest first. NaN is the largest,
+/// as NumPy and PyTorch have it: it comes first or last.
 pub fn sorts_before(largest: bool, a: Scalar, b: Scalar) -> bool {
     if largest {
         before(true, a, b)
@@ -323,8 +324,8 @@ pub fn sorts_before(largest: bool, a: Scalar, b: Scalar) -> bool {
     }
 }
 
-/// Says whether `a` comes strictly before `b` in the order of `ArgMax` (`largest`) or of `ArgMin`. NaN comes before everything
-/// else in both.
+/// Says whether `a` comes strictly before `b` in the order of `ArgMax` (`largest`) or of `ArgMin`. NaN comes before
+/// everything else in both.
 pub fn before(largest: bool, a: Scalar, b: Scalar) -> bool {
     match (a, b) {
         (Scalar::Int(a), Scalar::Int(b)) => {

@@ -178,7 +178,8 @@ fn convolve<T: Number>(s: &Sizes<'_>, input: &[T], filter: &[T], transposed: boo
     out
 }
 
-/// For each tap of the kernel, the pairs of (near pixel, far pixel) that it joins: far = near · stride − pad + tap · dilation.
+/// For each tap of the kernel, the pairs of (near pixel, far pixel) that it joins: far = near · stride − pad + tap ·
+/// dilation.
 fn meetings(s: &Sizes<'_>, near: &[usize], far: &[usize]) -> Vec<Vec<(usize, usize)>> {
     let far_strides = strides(far);
     let taps: usize = s.kernel.iter().product();

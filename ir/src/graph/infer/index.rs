@@ -47,7 +47,8 @@ pub fn check_indices(op: &Op, operands: &[&TensorType], indices: &HostTensor) ->
     Ok(())
 }
 
-/// The axes of the data that the elements of an index tuple of `depth` elements run over, or the one axis of a plain index.
+/// The axes of the data that the elements of an index tuple of `depth` elements run over, or the one axis of a plain
+/// index.
 pub fn indexed_axes(op: &Op, depth: usize) -> Range<usize> {
     match op {
         Op::Gather(Gather::Take { axis } | Gather::Elements { axis }) | Op::Scatter(Scatter::Elements { axis, .. }) => {

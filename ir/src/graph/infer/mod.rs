@@ -1,9 +1,9 @@
 //! Result types from operand types, and every reason why an op does not fit its operands.
 //!
-//! Dims are symbolic. Where two dims must be equal and polynomial algebra cannot show it, the op is refused with an error
-//! that names both: nothing is left to be found out when the model runs, except positions that depend on sizes (a slice's
-//! start, a `k` beyond the axis), which are refused here when they are wrong for every size and by the evaluator and the
-//! runtime otherwise.
+//! Dims are symbolic. Where two dims must be equal and polynomial algebra cannot show it, the op is refused with an
+//! error that names both: nothing is left to be found out when the model runs, except positions that depend on sizes (a
+//! slice's start, a `k` beyond the axis), which are refused here when they are wrong for every size and by the
+//! evaluator and the runtime otherwise.
 
 mod composite;
 mod error;
@@ -31,7 +31,8 @@ type Inferred = Result<Types, Reason>;
 ///
 /// # Errors
 /// [`InferError`] with the op, all operand types and the reason. Its origin is unknown; `Graph::add` fills it in.
-/// [`Op::Input`] and [`Op::Constant`] have declared types and are refused: `Graph::add_input` and `add_constant` make them.
+/// [`Op::Input`] and [`Op::Constant`] have declared types and are refused: `Graph::add_input` and `add_constant` make
+/// them.
 pub fn infer(op: &Op, operands: &[&TensorType], symbols: &Symbols) -> Result<Types, InferError> {
     let cx = Cx { operands, symbols };
     check_symbols(op, symbols)

@@ -37,8 +37,8 @@ pub(super) fn contract_of(c: &Contract, cx: &Cx<'_>) -> Inferred {
 
 /// Checks the element types of two factors and of their summed products.
 ///
-/// Factors are of one type, except that the 8-bit floats mix (as matrix cores have it) and so do the integers (`u8 · i8`).
-/// Float products give floats, integer products give any number.
+/// Factors are of one type, except that the 8-bit floats mix (as matrix cores have it) and so do the integers
+/// (`u8 · i8`). Float products give floats, integer products give any number.
 fn products(cx: &Cx<'_>, out: DType) -> Result<(), Reason> {
     let a = cx.class(0, Class::Number)?;
     let b = cx.class(1, Class::Number)?;
@@ -172,7 +172,8 @@ pub fn conv_output(size: &Dim, kernel: i64, window: &Window, i: usize, extra: Op
 
 /// The size of a pooling's spatial axis `i`.
 ///
-/// With `ceil`, windows that would start behind the input and its low padding are left out, as PyTorch and ONNX have it.
+/// With `ceil`, windows that would start behind the input and its low padding are left out, as PyTorch and ONNX have
+/// it.
 pub fn pool_output(size: &Dim, pool: &Pool, i: usize) -> Dim {
     let w = &pool.window;
     let (stride, reach) = (w.strides[i], w.dilations[i] * (pool.size[i] - 1) + 1);

@@ -1,12 +1,12 @@
 //! Reads the text that [`print`](super::print) writes, and what a person would write by hand.
 //!
-//! By hand, more is allowed: names of nodes are any identifiers; the type may be left out where it is inferred; comments
-//! begin with `//` or `;`; a constant may be `random(seed=3, scale=0.1)`, which the parser fills in: uniform numbers in
-//! `[−scale, scale)` (rounded for integers, `> 0` for bool) by [`eval::random`](super::eval::random); symbols that no line
-//! declares get the default bounds.
+//! By hand, more is allowed: names of nodes are any identifiers; the type may be left out where it is inferred;
+//! comments begin with `//` or `;`; a constant may be `random(seed=3, scale=0.1)`, which the parser fills in: uniform
+//! numbers in `[−scale, scale)` (rounded for integers, `> 0` for bool) by [`eval::random`](super::eval::random);
+//! symbols that no line declares get the default bounds.
 //!
-//! Any text gives a graph or a [`ParseError`] with its place; types that are written are taken as they are and checked by
-//! [`verify`](super::verify).
+//! Any text gives a graph or a [`ParseError`] with its place; types that are written are taken as they are and checked
+//! by [`verify`](super::verify).
 
 mod attributes;
 mod filler;

@@ -289,8 +289,8 @@ impl<'k> Forms<'k> {
         }
     }
 
-    /// Returns what is divided where a dividend is a multiple of its divisor by construction: `x - mod(x, d)`, which makes the
-    /// quotient the floor of `x / d`.
+    /// Returns what is divided where a dividend is a multiple of its divisor by construction: `x - mod(x, d)`, which
+    /// makes the quotient the floor of `x / d`.
     fn floored(&self, dividend: ExprId, divisor: ExprId) -> Option<ExprId> {
         let exprs = &self.kernel.exprs;
         let Expr::Binary(BinaryOp::Sub, x, rest) = exprs[dividend] else {
@@ -351,8 +351,8 @@ impl<'k> Forms<'k> {
 
     /// Says whether the form is the expression's value at every point.
     ///
-    /// Sums, differences and products by numbers wrap at 64 bits together: an expression is its form but for a multiple of 2^64,
-    /// and no other where the form fits 64 bits.
+    /// Sums, differences and products by numbers wrap at 64 bits together: an expression is its form but for a multiple
+    /// of 2^64, and no other where the form fits 64 bits.
     fn is_exact(&self, form: &Form) -> bool {
         self.lower(form, &[]) >= LEAST && self.upper(form, &[]) <= MOST
     }

@@ -1,4 +1,5 @@
-//! How workgroups compute a contraction with few rows: by lanes, by matrix instructions, by a stream of weights through LDS.
+//! How workgroups compute a contraction with few rows: by lanes, by matrix instructions, by a stream of weights through
+//! LDS.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +7,14 @@ use crate::kernel::Fetch;
 use crate::target::{MatrixFamily, MatrixInstruction};
 use crate::types::DType;
 
-/// How workgroups compute a contraction with few rows: weights go to registers once, at the memory's speed. The left operand lies along k.
+/// How workgroups compute a contraction with few rows: weights go to registers once, at the memory's speed. The left
+/// operand lies along k.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GemvTiling {
     /// Rows of a workgroup.
     pub rows: u32,
-    /// Columns of a wave where lanes multiply weights along k: its lanes then share out k. Otherwise of a workgroup, whose waves do.
+    /// Columns of a wave where lanes multiply weights along k: its lanes then share out k. Otherwise of a workgroup,
+    /// whose waves do.
     pub cols: u32,
     /// Groups of each column that a lane reads before it multiplies, where the weights lie along k.
     pub unroll: u32,
@@ -19,8 +22,8 @@ pub struct GemvTiling {
     pub waves: u32,
     /// Lanes of a wave.
     pub lanes: u32,
-    /// Steps whose weights a workgroup asks for before the launch before is done, where one row's weights are constants and lie along the
-    /// columns.
+    /// Steps whose weights a workgroup asks for before the launch before is done, where one row's weights are constants
+    /// and lie along the columns.
     pub early: u32,
     /// What multiplies, where it is not the lanes.
     pub matrix: Option<GemvMatrix>,
@@ -28,17 +31,19 @@ pub struct GemvTiling {
     pub stream: Option<GemvStream>,
     pub lhs: Fetch,
     pub rhs: Fetch,
-    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
+    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost
+    /// column axis.
     pub store: u32,
 }
 
-/// Matrix instructions for a product with few rows by weights of four bits, whose conversion takes longer otherwise than memory takes to
-/// bring them. Columns of the product are the instruction's rows, and rows of the product its columns, of which most stay idle.
+/// Matrix instructions for a product with few rows by weights of four bits, whose conversion takes longer otherwise
+/// than memory takes to bring them. Columns of the product are the instruction's rows, and rows of the product its
+/// columns, of which most stay idle.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GemvMatrix {
     pub instruction: MatrixInstruction,
-    /// The weights of a column have one scale and one zero point in each step along k, and the step's sums are scaled. Otherwise each weight
-    /// is multiplied by its own scale, and rounded to its type, of which the scales are then.
+    /// The weights of a column have one scale and one zero point in each step along k, and the step's sums are scaled.
+    /// Otherwise each weight is multiplied by its own scale, and rounded to its type, of which the scales are then.
     pub scaled_sums: bool,
     /// As of [`Tiling`].
     pub resident: Option<u32>,
@@ -93,8 +98,8 @@ impl GemvStream {
     /// Digits that an element of the row is split into.
     const DIGITS: u32 = 3;
 
-    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with `scale` bits of a scale and a zero
-    /// point, and for a row of `depth` elements.
+    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with `scale` bits of a scale and a
+    /// zero point, and for a row of `depth` elements.
     fn lds_bytes(&self, cols: u32, waves: u32, depth: i64, scale: u32) -> u32 {
         let weights = waves.saturating_mul(Self::STEP / 2).saturating_add(64);
         let scales = waves.saturating_mul(scale).div_ceil(8);
@@ -153,8 +158,8 @@ impl GemvTiling {
         stay.unwrap_or(tiles).saturating_mul(groups)
     }
 
-    /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and `scale` bits of a scale and a zero
-    /// point.
+    /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and `scale` bits of a scale and a
+    /// zero point.
     pub fn launch_lds(&self, depth: i64, scale: u32) -> u32 {
         let stream = self.stream.as_ref();
         stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale))
@@ -180,8 +185,9 @@ impl GemvTiling {
         self.rhs.along_k && self.matrix.is_none() && self.stream.is_none()
     }
 
-    /// Bytes of LDS: a workgroup's sums, one set a wave, where its waves share out k; else what lanes exchange of a row, of which they take
-    /// four or eight groups of 16 bytes for one of the weights. With a `statistic` of rows, each wave has its part of that beside its sums.
+    /// Bytes of LDS: a workgroup's sums, one set a wave, where its waves share out k; else what lanes exchange of a
+    /// row, of which they take four or eight groups of 16 bytes for one of the weights. With a `statistic` of rows,
+    /// each wave has its part of that beside its sums.
     pub fn lds_bytes(&self, acc: DType, statistic: bool) -> u32 {
         if self.has_own_columns() {
             let groups = self.rhs.width / self.lhs.width.max(1);

@@ -430,8 +430,8 @@ impl Verifier<'_> {
     }
 }
 
-/// Says whether `block` threads go through a tile of `along` rows of `across` elements in whole steps, `load` and then `store` elements each
-/// at once, and whether rows are a power of two of groups, whose order is an exclusive or.
+/// Says whether `block` threads go through a tile of `along` rows of `across` elements in whole steps, `load` and then
+/// `store` elements each at once, and whether rows are a power of two of groups, whose order is an exclusive or.
 fn has_whole_steps([along, across]: [u32; 2], [load, store]: [u32; 2], block: u32) -> bool {
     let elements = u64::from(along) * u64::from(across);
     let whole = |width: u32| elements.is_multiple_of(u64::from(block) * u64::from(width));

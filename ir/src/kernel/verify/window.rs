@@ -42,7 +42,8 @@ impl Forms<'_> {
         }
     }
 
-    /// Says whether `value` is `select(guard, inner, fill)` whose guard makes these comparisons and no others; without any, `inner` alone.
+    /// Says whether `value` is `select(guard, inner, fill)` whose guard makes these comparisons and no others; without
+    /// any, `inner` alone.
     fn is_guarded(&mut self, value: ExprId, inner: ExprId, fill: Scalar, wanted: &[(bool, Form)]) -> bool {
         if wanted.is_empty() {
             return value == inner;

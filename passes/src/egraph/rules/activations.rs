@@ -1,7 +1,7 @@
 //! Activations in the spellings of exporters.
 //!
-//! Products are matched in the three ways of bracketing; their order is a rule of its own (`commute`). Divisions by numbers
-//! are products, and powers are products, after simplify.
+//! Products are matched in the three ways of bracketing; their order is a rule of its own (`commute`). Divisions by
+//! numbers are products, and powers are products, after simplify.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 

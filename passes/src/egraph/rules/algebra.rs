@@ -14,8 +14,8 @@ pub fn rules() -> Vec<Spec> {
         .into_iter()
         .map(|op| spec(super::COMMUTE, format!("({op} ?a ?b)"), format!("({op} ?b ?a)")))
         .collect();
-    // (A·B)·C = A·(B·C): the cheaper one depends on the sizes. Of finite numbers: where A has infinities, ∞ · c + ∞ · d may be
-    // NaN in one bracketing and ∞ · (c + d) infinite in the other.
+    // (A·B)·C = A·(B·C): the cheaper one depends on the sizes. Of finite numbers: where A has infinities, ∞ · c + ∞ · d
+    // may be NaN in one bracketing and ∞ · (c + d) infinite in the other.
     for t in ["f32", "f16", "bf16"] {
         let left = format!("(matmul.{t} (matmul.{t} ?a ?b) ?c)");
         let right = format!("(matmul.{t} ?a (matmul.{t} ?b ?c))");

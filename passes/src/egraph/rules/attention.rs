@@ -5,13 +5,13 @@
 //!     equals      attention q, k, v, mask   scale = a · b · c
 //! ```
 //!
-//! The scale may be on the queries, on the keys, on both or on the scores. A mask is added (any number of them) or selects
-//! a very negative number; a mask that is "column ≤ row + (columns − rows)", by whatever index arithmetic or as a constant, becomes
-//! `causal`, which hides by -∞.
-//! Where the model hides by a finite number, that is the same only if every row sees something: a causal row sees itself,
-//! unless another mask hides that too. Then the weights go to what is hidden least, so such a mask stays numbers. Keys and values
-//! that are repeated for groups of queries (`reshape(broadcast(reshape k))`) are taken before the repetition. Queries, keys
-//! and values stay the views that they are: scheduling takes those in as strided loads.
+//! The scale may be on the queries, on the keys, on both or on the scores. A mask is added (any number of them) or
+//! selects a very negative number; a mask that is "column ≤ row + (columns − rows)", by whatever index arithmetic or as
+//! a constant, becomes `causal`, which hides by -∞. Where the model hides by a finite number, that is the same only if
+//! every row sees something: a causal row sees itself, unless another mask hides that too. Then the weights go to what
+//! is hidden least, so such a mask stays numbers. Keys and values that are repeated for groups of queries
+//! (`reshape(broadcast(reshape k))`) are taken before the repetition. Queries, keys and values stay the views that they
+//! are: scheduling takes those in as strided loads.
 
 use egg::{Id, Language};
 use ir::op::{BinaryOp, Composite, Elementwise, View};
@@ -58,7 +58,8 @@ enum MaskKind {
     Added(Id),
     /// Keeps scores where true; -∞ elsewhere.
     Kept(Id),
-    /// Keeps scores where true; elsewhere a very negative number is in their place, whatever other masks had made of them.
+    /// Keeps scores where true; elsewhere a very negative number is in their place, whatever other masks had made of
+    /// them.
     Replaced { keep: Id, by: Id },
 }
 
@@ -103,7 +104,8 @@ fn find(r: Reader<'_, '_>, class: Id) -> Vec<Found> {
     found
 }
 
-/// The softmaxes that a class is, some computed in a wider type and cast back; with each, how it is made of its operand.
+/// The softmaxes that a class is, some computed in a wider type and cast back; with each, how it is made of its
+/// operand.
 fn softmaxes<'a>(r: Reader<'a, '_>, class: Id) -> Vec<(&'a Enode, Weights)> {
     let softmax = |class: Id| {
         r.others(class)
@@ -120,8 +122,9 @@ fn softmaxes<'a>(r: Reader<'a, '_>, class: Id) -> Vec<(&'a Enode, Weights)> {
 /// What is applied to the scores one after another to make the weights.
 type Weights = Vec<Payload>;
 
-/// Casts from one float type to another that a class is: the payload and the operand of each. Attention computes its scores and weights
-/// in f32 whatever the type of its operands, so that what is rounded in between is as good or better.
+/// Casts from one float type to another that a class is: the payload and the operand of each. Attention computes its
+/// scores and weights in f32 whatever the type of its operands, so that what is rounded in between is as good or
+/// better.
 fn float_casts(r: Reader<'_, '_>, class: Id) -> Vec<(Payload, Id)> {
     r.nodes(class)
         .filter_map(|node| {
@@ -171,8 +174,8 @@ fn scores(
     }
 }
 
-/// What one op between the softmax and the product may be: for each way to read it, which operand goes on towards the product, and
-/// what lies between with it.
+/// What one op between the softmax and the product may be: for each way to read it, which operand goes on towards the
+/// product, and what lies between with it.
 fn steps(
     r: Reader<'_, '_>,
     class: Id,
@@ -254,7 +257,8 @@ fn whole(r: Reader<'_, '_>, class: Id, outer: Two, full: &Shape, scores: &Scores
     if !scale.is_finite() {
         return None;
     }
-    // Where scores are wider than the operands on the way, the whole is in the result's type: narrower operands are widened.
+    // Where scores are wider than the operands on the way, the whole is in the result's type: narrower operands are
+    // widened.
     let dtype = r.ty(class)?.dtype;
     let in_type = |part: Id| {
         let from = r.ty(part)?.dtype;
@@ -441,7 +445,8 @@ fn scores_in(r: Reader<'_, '_>, number: Id) -> DType {
     }
 }
 
-/// Says whether a bool class is `column ≤ row` over the last two axes of the scores, the last row and the last column beside each other.
+/// Says whether a bool class is `column ≤ row` over the last two axes of the scores, the last row and the last column
+/// beside each other.
 fn is_causal_bool(r: Reader<'_, '_>, keep: Id, full: &Shape) -> bool {
     let region = &r.egraph.analysis;
     let (Some(positions), Some(value)) = (region.positions, r.facts(keep).value) else {
@@ -482,7 +487,8 @@ fn is_causal(facts: &KnownElements, keep: Value, g: &Graph, full: &Shape) -> boo
         && a.coefficients[..rank - 2].iter().all(|c| c.is(0))
 }
 
-/// The causal band that a constant mask is for these scores; `None` where the mask is no constant, `Some(None)` where it is another one.
+/// The causal band that a constant mask is for these scores; `None` where the mask is no constant, `Some(None)` where
+/// it is another one.
 fn constant_band(g: &Graph, mask: Value, full: &Shape) -> Option<Option<Band>> {
     let tensor = g.as_constant(mask)?;
     let [.., rows, columns] = tensor.shape[..] else {

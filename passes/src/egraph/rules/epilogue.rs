@@ -8,9 +8,9 @@
 //! softmax(x)                         equals      miopen_softmax(x), on request
 //! ```
 //!
-//! A library reaches a larger share of peak; a generated kernel takes its neighbours in, so that no bias or activation is
-//! a launch and a way through memory of its own. Both are in the e-graph, and the roofline decides. A product with another
-//! reader is not taken into a kernel: it would be computed twice.
+//! A library reaches a larger share of peak; a generated kernel takes its neighbours in, so that no bias or activation
+//! is a launch and a way through memory of its own. Both are in the e-graph, and the roofline decides. A product with
+//! another reader is not taken into a kernel: it would be computed twice.
 
 use egg::Id;
 use ir::entity::Entity;

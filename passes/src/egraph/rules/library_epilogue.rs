@@ -8,9 +8,9 @@
 //! relu(contract(x, w))                     equals      hipblaslt_matmul(x, w) with ReLU
 //! ```
 //!
-//! One step at a time: the call with a bias is in the class that an activation reads, so the second step finds it there. As a
-//! generated kernel does, the call scales, adds and activates in f32 and rounds once. A product with another reader is not taken: it
-//! would be computed twice.
+//! One step at a time: the call with a bias is in the class that an activation reads, so the second step finds it
+//! there. As a generated kernel does, the call scales, adds and activates in f32 and rounds once. A product with
+//! another reader is not taken: it would be computed twice.
 
 use egg::Id;
 use ir::DType;
@@ -124,7 +124,8 @@ impl Gemm<'_> {
         }
     }
 
-    /// The call that takes in the other operand of a node too, which lies in memory as it is, or nobody knows what it is.
+    /// The call that takes in the other operand of a node too, which lies in memory as it is, or nobody knows what it
+    /// is.
     fn with_operand(&self, r: Reader<'_, '_>, class: Id, node: &Enode, at: usize) -> Option<Self> {
         let other = node.children[1 - at];
         let stored = (r.facts(other).value).is_some_and(|v| hipblaslt::is_stored(r.egraph.analysis.graph, v));

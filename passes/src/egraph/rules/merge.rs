@@ -7,8 +7,8 @@
 //!
 //! Quantised weights are joined with their scales and zero points, in four bits too.
 //!
-//! One launch reads `x` once and fills the machine better; the slices are strided loads of whoever reads them. Each slice
-//! alone costs the whole product, so extraction takes all of a group or none (see [`super::super::extract`]).
+//! One launch reads `x` once and fills the machine better; the slices are strided loads of whoever reads them. Each
+//! slice alone costs the whole product, so extraction takes all of a group or none (see [`super::super::extract`]).
 
 use egg::{Applier, Id, Language, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
 use indexmap::IndexMap;
@@ -43,7 +43,8 @@ struct Member {
 struct Weight {
     value: Value,
     dequantize: Option<Composite>,
-    /// The constant, or the integers, their scales and their zero points; all have a product's columns on the same axis.
+    /// The constant, or the integers, their scales and their zero points; all have a product's columns on the same
+    /// axis.
     parts: Vec<Value>,
 }
 

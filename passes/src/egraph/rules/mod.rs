@@ -1,9 +1,9 @@
 //! The rules of the e-graph.
 //!
-//! Most are a name, a pattern, what equals it, and the numbers that the pattern's variables must be ([`Spec`]). A whole of
-//! many ops with optional parts is a [`Recognizer`]: a function that reads the e-nodes of a class and answers with the term
-//! that it saw and the one that equals it. Both kinds ask that the two sides have the same type, so a number that would
-//! broadcast its operand never matches; both leave a proof, which egg keeps.
+//! Most are a name, a pattern, what equals it, and the numbers that the pattern's variables must be ([`Spec`]). A whole
+//! of many ops with optional parts is a [`Recognizer`]: a function that reads the e-nodes of a class and answers with
+//! the term that it saw and the one that equals it. Both kinds ask that the two sides have the same type, so a number
+//! that would broadcast its operand never matches; both leave a proof, which egg keeps.
 
 pub mod activations;
 pub mod algebra;
@@ -77,7 +77,8 @@ pub fn names() -> Vec<&'static str> {
     names
 }
 
-/// Compiles the rules of products and their epilogues that are enabled; `asked` adds the calls that no roofline would choose.
+/// Compiles the rules of products and their epilogues that are enabled; `asked` adds the calls that no roofline would
+/// choose.
 pub fn compile_routes<'a>(enabled: impl Fn(&str) -> bool, libraries: bool, asked: bool) -> Vec<Rule<'a>> {
     let calls = epilogue::LIBRARIES.iter().filter(|_| libraries);
     let asked = epilogue::ASKED.iter().filter(|_| libraries && asked);
@@ -127,8 +128,8 @@ pub fn whole<'a>(recognizer: Recognizer) -> Result<Rule<'a>, String> {
     Rewrite::new(recognizer.name, Whole(recognizer), Whole(recognizer))
 }
 
-/// Joins a class with an equal term, if their types agree, with a proof from the term that was seen. Says whether the two
-/// were apart.
+/// Joins a class with an equal term, if their types agree, with a proof from the term that was seen. Says whether the
+/// two were apart.
 fn join(egraph: &mut Graph<'_>, class: Id, seen: &Term, equal: &Term, rule: &'static str) -> bool {
     let made = equal.add(egraph);
     if egraph.find(made) == egraph.find(class) || egraph[made].data.ty.is_none() {

@@ -11,11 +11,13 @@ use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
 use super::{BLOCK, Mapper};
 
-/// Registers of a lane that an attention's tiles may take: what is left of 256 is for addresses, scores and the compiler.
+/// Registers of a lane that an attention's tiles may take: what is left of 256 is for addresses, scores and the
+/// compiler.
 const FLASH_REGISTERS: i64 = 160;
 /// The same where waves share queries, and bring what they have together; by `mma.sync` where queries stay in LDS, too.
 const SPLIT_FLASH_REGISTERS: i64 = 128;
-/// The same by `mma.sync` where a wave has queries of its own in registers: more spill with wide heads and a causal mask (as compiled).
+/// The same by `mma.sync` where a wave has queries of its own in registers: more spill with wide heads and a causal
+/// mask (as compiled).
 const SYNC_FLASH_REGISTERS: i64 = 144;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
@@ -29,8 +31,8 @@ const WIDEST_WHOLE_QUERY: i64 = 128;
 /// Widest heads of which WMMA shares out the keys among workgroups.
 const WIDE: i64 = 96;
 
-/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`], and keys of its tiles where the lanes that share
-/// a row are no more: what is larger spills (as compiled).
+/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`], and keys of its tiles
+/// where the lanes that share a row are no more: what is larger spills (as compiled).
 const LANES_REGISTERS: i64 = 72;
 const LANES_KEYS: u32 = 8;
 /// What a read of a chunk of LDS costs a wave, in instructions.
@@ -94,8 +96,8 @@ impl Mapper<'_> {
         }
     }
 
-    /// Every mapping of an attention whose sums stay in registers, the one that [`Mapper::attention`] takes first, the others by their
-    /// predicted clocks. None where its tiles are in LDS.
+    /// Every mapping of an attention whose sums stay in registers, the one that [`Mapper::attention`] takes first, the
+    /// others by their predicted clocks. None where its tiles are in LDS.
     pub(super) fn attention_candidates(&self, body: &AttentionBody) -> Vec<Mapping> {
         let matrix = match body.weights {
             Weights::Softmax => self.flash_tilings(body, true),
@@ -179,8 +181,9 @@ impl Mapper<'_> {
 
     /// The order of an attention's blocks of queries.
     ///
-    /// With a causal mask as many heads go together as have their keys and values in half of the last-level cache, at usual sizes: the
-    /// longest blocks of all of them come first. Else as many as there are dies, each of which then has the keys of its own heads.
+    /// With a causal mask as many heads go together as have their keys and values in half of the last-level cache, at
+    /// usual sizes: the longest blocks of all of them come first. Else as many as there are dies, each of which then
+    /// has the keys of its own heads.
     fn order(&self, body: &AttentionBody) -> AttentionOrder {
         let dies = u64::from(self.target.dies.max(1));
         // Parts have one block of queries each.
@@ -197,7 +200,8 @@ impl Mapper<'_> {
         AttentionOrder(together.min(heads).min(AttentionOrder::MOST.into()) as u32)
     }
 
-    /// Returns the queries of a workgroup that has a part of an attention's keys, and the keys of its tiles, where the whole's mapping is this.
+    /// Returns the queries of a workgroup that has a part of an attention's keys, and the keys of its tiles, where the
+    /// whole's mapping is this.
     pub(super) fn part(&self, body: &AttentionBody, whole: &Mapping) -> Option<(u32, u32)> {
         match whole {
             Mapping::FlashMatrix(t) if self.shares_keys(body, t) => Some((t.queries(), t.keys * t.split)),
@@ -207,8 +211,8 @@ impl Mapper<'_> {
         }
     }
 
-    /// Says whether the keys of an attention by matrix instructions can be shared out among workgroups: what parts add to the registers of
-    /// wide heads makes them spill on gfx11 (as compiled).
+    /// Says whether the keys of an attention by matrix instructions can be shared out among workgroups: what parts add
+    /// to the registers of wide heads makes them spill on gfx11 (as compiled).
     fn shares_keys(&self, body: &AttentionBody, t: &FlashTiling) -> bool {
         t.instruction.family != MatrixFamily::Wmma || self.points(&[body.d]).max(self.points(&[body.dv])) <= WIDE
     }
@@ -279,8 +283,9 @@ impl Mapper<'_> {
         all
     }
 
-    /// Predicts the microseconds of an attention with its mapping, without the launch: those in which all SIMDs together issue what its waves
-    /// do, which is what may be compared with the rooflines of other ops. `None` where its tiles are in LDS.
+    /// Predicts the microseconds of an attention with its mapping, without the launch: those in which all SIMDs
+    /// together issue what its waves do, which is what may be compared with the rooflines of other ops. `None` where
+    /// its tiles are in LDS.
     pub(super) fn attention_us(&self, body: &AttentionBody, mapping: &Mapping) -> Option<f64> {
         let widths = [body.d, body.dv].map(|axis| self.points(&[axis]));
         let (tile, shape) = match mapping {
@@ -315,8 +320,8 @@ impl Mapper<'_> {
     fn tile_by_lanes(&self, t: &FlashLanes, widths: [i64; 2], bits: [u32; 2]) -> f64 {
         let shares: i64 = (0..2).map(|i| t.share(widths[i], bits[i])).sum();
         let (rows, group) = (f64::from(t.rows), f64::from(t.group));
-        // Instructions of a wave for a key: multiply-adds, reads of LDS and their widening, a share of the sums over the lanes, of the
-        // exponentials, and of what has the weight brought back.
+        // Instructions of a wave for a key: multiply-adds, reads of LDS and their widening, a share of the sums over
+        // the lanes, of the exponentials, and of what has the weight brought back.
         let chunk = f64::from(128 / bits[0]);
         let widening = if bits[0] < 32 { 1.0 } else { 0.0 };
         let read = shares as f64 * (LDS_CLOCKS / chunk + widening);
@@ -409,8 +414,8 @@ impl Mapper<'_> {
         }
     }
 
-    /// The tilings for matrix instructions that fit, the better first for usual sizes, with their predicted clocks; `all` includes those
-    /// that only many queries should have.
+    /// The tilings for matrix instructions that fit, the better first for usual sizes, with their predicted clocks;
+    /// `all` includes those that only many queries should have.
     pub(super) fn flash_tilings(&self, body: &AttentionBody, all: bool) -> Vec<(f64, FlashTiling)> {
         let k = self.kernel;
         let width = |axis: AxisId| k.axes[axis].extent.as_const().filter(|n| *n > 0);
@@ -543,8 +548,8 @@ impl FlashShape {
     }
 }
 
-/// The shapes for `mma.sync`, the better first, for heads of a width; `many` says that workgroups of 128 queries fill the GPU several times.
-/// The order is that of measurements (`benches/h200/attention.py`).
+/// The shapes for `mma.sync`, the better first, for heads of a width; `many` says that workgroups of 128 queries fill
+/// the GPU several times. The order is that of measurements (`benches/h200/attention.py`).
 fn sync_shapes(width: i64, many: bool) -> Vec<FlashShape> {
     let keys: &[u32] = if width <= 64 { &[32, 16] } else { &[64, 32, 16] };
     let mut shapes = Vec::new();

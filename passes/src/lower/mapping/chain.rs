@@ -1,7 +1,8 @@
 //! Two products as one kernel: rows to waves, tiles of both matrices through LDS.
 //!
-//! The tilings are those of attention. What a turn of the loop takes is predicted as that of a product is ([`super::contract`]): as long as the
-//! slowest of matrix units with what lies between the products, LDS and cache, and nothing is faster than memory.
+//! The tilings are those of attention. What a turn of the loop takes is predicted as that of a product is
+//! ([`super::contract`]): as long as the slowest of matrix units with what lies between the products, LDS and cache,
+//! and nothing is faster than memory.
 
 use ir::kernel::{AttentionBody, AxisId, Expr, ExprId, FlashTiling};
 use ir::op::Elementwise;

@@ -1,9 +1,11 @@
-//! How a contraction is cut: for matrix instructions where the target has one for its types, for fused multiply-adds else.
+//! How a contraction is cut: for matrix instructions where the target has one for its types, for fused multiply-adds
+//! else.
 //!
-//! Every candidate is a row of [`BLOCKS`] or [`FAMILY_BLOCKS`] with an instruction of the target. What the target cannot hold (LDS, registers) is left
-//! out; of the rest the one with the fewest predicted cycles is taken. The prediction follows AMD's Origami model ("Origami: analytic
-//! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
-//! the compute units in rounds; nothing is faster than memory brings the operands.
+//! Every candidate is a row of [`BLOCKS`] or [`FAMILY_BLOCKS`] with an instruction of the target. What the target
+//! cannot hold (LDS, registers) is left out; of the rest the one with the fewest predicted cycles is taken. The
+//! prediction follows AMD's Origami model ("Origami: analytic GEMM selection", rocm-libraries): a step of the main loop
+//! takes as long as the slowest of matrix units, LDS and cache; tiles go over the compute units in rounds; nothing is
+//! faster than memory brings the operands.
 
 use ir::kernel::limits::{has_direct, lds_limit, widest_fetch, widest_store};
 use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling, Travel};
@@ -13,7 +15,8 @@ use ir::{DType, Dim};
 use super::direct::{self, Arrival};
 use super::{ACCESS_BYTES, BLOCK, Block, Mapper, block};
 
-/// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
+/// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and
+/// CUTLASS.
 const BLOCKS: &[Block] = &[
     block(256, 256, 64, [2, 4]),
     block(256, 128, 64, [2, 2]),
@@ -54,9 +57,9 @@ const BLOCKS: &[Block] = &[
     block(16, 16, 64, [1, 1]),
 ];
 
-/// Tiles of one family's instructions alone: for sizes whose last round of larger tiles leaves compute units idle (the others' spill, as
-/// compiled; 1024 columns by 1024 rows are 104 tiles of 80 x 128, 2048 by 2048 twice as many of 160 x 128), and all of `wgmma`, whose
-/// waves are warp groups.
+/// Tiles of one family's instructions alone: for sizes whose last round of larger tiles leaves compute units idle (the
+/// others' spill, as compiled; 1024 columns by 1024 rows are 104 tiles of 80 x 128, 2048 by 2048 twice as many of 160 x
+/// 128), and all of `wgmma`, whose waves are warp groups.
 const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Mfma, block(192, 128, 64, [2, 2])),
     (MatrixFamily::Mfma, block(128, 192, 64, [2, 2])),
@@ -84,7 +87,8 @@ const MOST_ACCUMULATORS: u32 = 128;
 const MOST_REGISTERS: u32 = 232;
 /// Registers by which compiled kernels for sm_90 exceed the estimate.
 const BEYOND: u32 = 16;
-/// Warps of a workgroup from which on NVRTC is told how many workgroups are resident: of smaller ones it would have to spill.
+/// Warps of a workgroup from which on NVRTC is told how many workgroups are resident: of smaller ones it would have to
+/// spill.
 const LEAST_WARPS: u32 = 4;
 /// The same where lanes multiply: up to where fragments are read ahead, and in all.
 const LANES_REGISTERS: [u32; 2] = [160, 224];
@@ -98,7 +102,8 @@ const LATENCY: f64 = 800.0;
 const TIES: f64 = 0.01;
 /// Clocks from the request of a fragment to its arrival from LDS.
 const LDS_LATENCY: f64 = 100.0;
-/// How often a line that came from memory is asked for by the tiles that are at work, where the operands exceed the cache.
+/// How often a line that came from memory is asked for by the tiles that are at work, where the operands exceed the
+/// cache.
 const REUSE: f64 = 2.0;
 /// Bytes of the cache for a compute unit in a clock from which on parts of a line cost no more than the line.
 const WHOLE_LINES: u32 = 64;
@@ -106,11 +111,12 @@ const WHOLE_LINES: u32 = 64;
 const DEPENDENT: f64 = 5.0;
 /// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
 const FETCH_INSTRUCTIONS: f64 = 10.0;
-/// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
+/// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in
+/// its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
-/// The same of several elements for MFMA, whose waves turn them in registers and store two to eight at once. (Of 1, 2, 3, 4 and 8
-/// the one with the shortest kernels of 24 shapes on gfx942, in f16 and in i8, as predicted; gfx90a's differ by less than 1% from
-/// 1 to 4. WMMA's waves turn them so too, but there less than 8 picked worse tiles.)
+/// The same of several elements for MFMA, whose waves turn them in registers and store two to eight at once. (Of 1, 2,
+/// 3, 4 and 8 the one with the shortest kernels of 24 shapes on gfx942, in f16 and in i8, as predicted; gfx90a's differ
+/// by less than 1% from 1 to 4. WMMA's waves turn them so too, but there less than 8 picked worse tiles.)
 const TURN_IN_REGISTERS: u32 = 3;
 /// Waves that share out k to choose from, where a tile is one wave's.
 const PARTS: [u32; 4] = [1, 2, 4, 8];
@@ -120,13 +126,14 @@ const STAGES: [u32; 2] = [1, 2];
 pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
-/// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
+/// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another
+/// workgroup fills the gap.
 const STAGES_AHEAD: u32 = 4;
 /// Steps of a tile, and waves of a workgroup, up to which gfx11 reads fragments ahead.
 const STEPS_AHEAD: u32 = 2;
 const WAVES_AHEAD: u32 = 4;
-/// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
-/// clocks more for each 16 KiB that it copies).
+/// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of
+/// 128 x 256 x 64 takes 205 clocks more for each 16 KiB that it copies).
 const COPY_RATE: f64 = 80.0;
 
 /// How tiles come to LDS: waves that share out k, stages, and the way.
@@ -178,8 +185,8 @@ impl Mapper<'_> {
     }
 
     /// Says whether a tile may be predicted to take less time than a row at a time. Tiles of sixteen rows and more wait
-    /// longer than predicted for the weights of one row, but for CDNA's (as measured on an H100: the best of them took 1.2
-    /// to 1.3 times as long, and the one that was predicted to win 1.7 times).
+    /// longer than predicted for the weights of one row, but for CDNA's (as measured on an H100: the best of them took
+    /// 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
     fn tiles_may_win(&self, sizes: &Sizes) -> bool {
         sizes.m > 1 || self.target.wave_size == 64
     }
@@ -328,8 +335,8 @@ impl Mapper<'_> {
             .collect()
     }
 
-    /// Says whether the epilogue computes with positions, which are 64 bits wide: the compilers then do so for many of its groups at
-    /// once, and need the registers.
+    /// Says whether the epilogue computes with positions, which are 64 bits wide: the compilers then do so for many of
+    /// its groups at once, and need the registers.
     fn is_heavy(&self, body: &ContractBody) -> bool {
         let exprs = &self.kernel.exprs;
         let values = body.epilogue.iter().filter_map(|stmt| match stmt {
@@ -406,7 +413,8 @@ impl Mapper<'_> {
         if instruction.family != MatrixFamily::Wgmma {
             tiling.ahead = tiling.registers() <= ahead.min(most);
         }
-        // Of a tile of more steps, and in a workgroup of many waves, the compiler reads ahead more than one step, and spills (as compiled).
+        // Of a tile of more steps, and in a workgroup of many waves, the compiler reads ahead more than one step, and
+        // spills (as compiled).
         let is_wide = instruction.family == MatrixFamily::Wmma && instruction.input.bits() >= 16;
         let is_deep = depth / instruction.k > STEPS_AHEAD;
         if self.target.repeats_operands && is_wide && (is_deep || waves > WAVES_AHEAD) {
@@ -442,8 +450,8 @@ impl Mapper<'_> {
         self.bounded_by_memory(t, compute, sizes)
     }
 
-    /// The clocks of tiles that multiply for `compute` clocks, and no less than memory takes. Of MFMA's tiles for which it takes as long
-    /// those come first that multiply less.
+    /// The clocks of tiles that multiply for `compute` clocks, and no less than memory takes. Of MFMA's tiles for which
+    /// it takes as long those come first that multiply less.
     pub(super) fn bounded_by_memory(&self, t: &Tiling, compute: f64, sizes: &Sizes) -> f64 {
         let ties = match t.instruction.family {
             MatrixFamily::Mfma => TIES * compute,
@@ -452,7 +460,8 @@ impl Mapper<'_> {
         compute.max(self.memory_clocks(t, sizes)) + ties
     }
 
-    /// Workgroups that a compute unit holds, as LDS and registers allow; less than one where they are estimated to take too much.
+    /// Workgroups that a compute unit holds, as LDS and registers allow; less than one where they are estimated to take
+    /// too much.
     pub(super) fn together(&self, t: &Tiling) -> f64 {
         let target = self.target;
         let waves = f64::from(t.waves[0] * t.waves[1] * t.parts) * f64::from(t.instruction.waves());
@@ -472,7 +481,8 @@ impl Mapper<'_> {
         let waves = groups * f64::from(t.instruction.waves());
         let bytes = f64::from(t.instruction.input.bits()) / 8.0;
         let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
-        // Lanes that multiply read what they need each for itself, and each of a warp group's instructions all of its columns.
+        // Lanes that multiply read what they need each for itself, and each of a warp group's instructions all of its
+        // columns.
         let i = &t.instruction;
         let [per_m, per_n] = [block_m / f64::from(t.waves[0]), block_n / f64::from(t.waves[1])];
         let [by_rows, by_cols] = match i.family {
@@ -486,9 +496,9 @@ impl Mapper<'_> {
         // What is unpacked on its way to LDS has more elements in an access.
         let rhs_bytes = sizes.rhs_bits / 8.0;
         let narrow_rhs = (4.0 / (f64::from(t.rhs.width) * rhs_bytes)).max(1.0);
-        // Where a compute unit has less of the cache than half a line a clock, tiles less deep than a line ask for it twice
-        // (as predicted: 64 x 64 x 32 at 4096^3 in f16 takes 1.7 times as long as 128 x 128 x 64 on gfx942, and 32 x 64 x
-        // 32 at 2048 x 4096 x 4096 on gfx1100 1.3 times as long as 32 x 32 x 64).
+        // Where a compute unit has less of the cache than half a line a clock, tiles less deep than a line ask for it
+        // twice (as predicted: 64 x 64 x 32 at 4096^3 in f16 takes 1.7 times as long as 128 x 128 x 64 on gfx942, and
+        // 32 x 64 x 32 at 2048 x 4096 x 4096 on gfx1100 1.3 times as long as 32 x 32 x 64).
         let whole = target.cache_bytes_per_clock < WHOLE_LINES;
         let lines = |f: Fetch, bytes: f64| match f.along_k && whole {
             true => (f64::from(target.line_bytes) / (block_k * bytes)).max(1.0),
@@ -529,8 +539,8 @@ impl Mapper<'_> {
                 stores,
             },
         };
-        // A step's last products are waited for, unless the next step's have begun; MFMA's fragments, each step of them, unless they are
-        // read ahead.
+        // A step's last products are waited for, unless the next step's have begun; MFMA's fragments, each step of
+        // them, unless they are read ahead.
         let last = match (i.family, t.ahead) {
             (MatrixFamily::Wgmma | MatrixFamily::Mfma, true) => 0.0,
             (MatrixFamily::Mfma, false) => f64::from(i.cycles) + LDS_LATENCY * block_k / f64::from(i.step()),
@@ -628,7 +638,8 @@ impl Mapper<'_> {
         DEPENDENT.max(self.issue_clocks() * waves)
     }
 
-    /// How a tile of an operand is fetched for matrix instructions: wide along the axis on which its elements are neighbours.
+    /// How a tile of an operand is fetched for matrix instructions: wide along the axis on which its elements are
+    /// neighbours.
     pub(super) fn wide_fetch(&self, operand: &Operand, rows: &[AxisId], k: &[AxisId]) -> Fetch {
         let width = |axes: &[AxisId]| {
             axes.last()
@@ -685,7 +696,8 @@ impl Mapper<'_> {
         all.into_iter().map(|(_, tile)| self.tile_mapping(body, tile)).collect()
     }
 
-    /// Predicts the microseconds of a contraction by fused multiply-adds. Its tiles do not travel ahead: each step waits for its own.
+    /// Predicts the microseconds of a contraction by fused multiply-adds. Its tiles do not travel ahead: each step
+    /// waits for its own.
     pub(super) fn multiply_add_us(&self, body: &ContractBody, sizes: &Sizes) -> f64 {
         let [bm, bn, bk, tm, tn] = self.tile(body, sizes).map(f64::from);
         let units = f64::from(self.target.compute_units);
@@ -719,8 +731,9 @@ impl Mapper<'_> {
         }
     }
 
-    /// How an operand is fetched: along the axis on which its elements are neighbours in memory (`k` where both are), as many at
-    /// once as always come whole, fill an access and keep every thread busy, which holds `held` elements of the tile.
+    /// How an operand is fetched: along the axis on which its elements are neighbours in memory (`k` where both are),
+    /// as many at once as always come whole, fill an access and keep every thread busy, which holds `held` elements of
+    /// the tile.
     fn fetch(&self, operand: &Operand, rows: &[AxisId], k: &[AxisId], held: i64) -> Fetch {
         let width = |axes: &[AxisId]| {
             let inner = *axes.last()?;

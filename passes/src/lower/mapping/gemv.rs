@@ -19,15 +19,16 @@ const MOST_ROWS: i64 = 16;
 const THREADS: [u32; 3] = [128, 256, 512];
 /// Lanes that go along the columns, where the weights lie so.
 const ALONG: [u32; 4] = [4, 8, 16, 32];
-/// Waves of a workgroup to choose from, columns of one and steps that are under way at once, where matrix instructions multiply.
+/// Waves of a workgroup to choose from, columns of one and steps that are under way at once, where matrix instructions
+/// multiply.
 const MATRIX_WAVES: [u32; 3] = [4, 8, 16];
 const MATRIX_COLS: [u32; 2] = [16, 32];
 const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
 /// Columns of a tile and chunks in LDS to choose from, where workgroups stay, and the waves that multiply: a step of a
 /// chunk each.
 const STREAMS: [(u32, u32); 4] = [(16, 4), (16, 5), (16, 6), (32, 3)];
-/// Waves that copy weights: of a row of more than so many elements, which take the others long to make digits of, more. (As
-/// measured on an H200: 4096 x 14336 weights take 9.3 us with two and 9.0 with four, 28672 x 4096 14.8 and 16.0.)
+/// Waves that copy weights: of a row of more than so many elements, which take the others long to make digits of, more.
+/// (As measured on an H200: 4096 x 14336 weights take 9.3 us with two and 9.0 with four, 28672 x 4096 14.8 and 16.0.)
 const COPIERS: u32 = 2;
 const DEEP: i64 = 8192;
 const COPIERS_OF_DEEP: u32 = 4;
@@ -40,14 +41,14 @@ const STREAM_REACHED: f64 = 0.9;
 /// before it ends, and bytes that are under way for the memory's rate (as measured on an H100).
 const STREAM_LAUNCH: f64 = 1000.0;
 const STREAM_UNDER_WAY: f64 = 92.5e3;
-/// How much longer it takes with half of those bytes, and what a launch takes beside the one before. (As measured on an H100:
-/// 28672 x 4096 weights take 21.3 us instead of 20.5 with 82 KB; beside each other, with 82 KB, 6144 x 4096 take 5.1 instead of
-/// 5.5, 8192 x 4096 the same, and larger ones are left with more under way.)
+/// How much longer it takes with half of those bytes, and what a launch takes beside the one before. (As measured on an
+/// H100: 28672 x 4096 weights take 21.3 us instead of 20.5 with 82 KB; beside each other, with 82 KB, 6144 x 4096 take
+/// 5.1 instead of 5.5, 8192 x 4096 the same, and larger ones are left with more under way.)
 const STREAM_LACKING: f64 = 0.3;
 const STREAM_LAUNCH_BESIDE: f64 = 750.0;
-/// Steps whose weights are asked for before the launch before is done, and threads of a workgroup that have registers for them, at
-/// most. (As measured on an H200 in chains of launches: 4096 x 4096 weights in f16 take 8.9 us instead of 10.6, 4096 x 6144 13.3
-/// instead of 13.9; where a unit has several workgroups there is nothing to gain.)
+/// Steps whose weights are asked for before the launch before is done, and threads of a workgroup that have registers
+/// for them, at most. (As measured on an H200 in chains of launches: 4096 x 4096 weights in f16 take 8.9 us instead of
+/// 10.6, 4096 x 6144 13.3 instead of 13.9; where a unit has several workgroups there is nothing to gain.)
 const EARLY: u32 = 2;
 const EARLY_THREADS: u32 = 512;
 /// Registers of a lane that may hold what was read and the sums.
@@ -146,8 +147,8 @@ impl Mapper<'_> {
             .collect()
     }
 
-    /// Steps of one row's weights along the columns that a workgroup asks for before the launch before is done: some where each
-    /// has a compute unit to itself and registers to hold them, and launches overlap.
+    /// Steps of one row's weights along the columns that a workgroup asks for before the launch before is done: some
+    /// where each has a compute unit to itself and registers to hold them, and launches overlap.
     fn early(&self, body: &ContractBody, t: &GemvTiling, sizes: &Sizes) -> u32 {
         let has_unit = (sizes.n + i64::from(t.cols) - 1) / i64::from(t.cols) <= self.target.compute_units.into();
         let fits = self.target.overlaps_launches
@@ -164,7 +165,8 @@ impl Mapper<'_> {
         }
     }
 
-    /// The tilings whose products matrix instructions compute: of weights of four bits, where the target has the instruction.
+    /// The tilings whose products matrix instructions compute: of weights of four bits, where the target has the
+    /// instruction.
     fn gemv_matrix(&self, body: &ContractBody, lhs: Fetch, rhs: Fetch, store: u32) -> Vec<GemvTiling> {
         let (exprs, acc) = (&self.kernel.exprs, self.kernel.vars[body.acc]);
         let stored = body.rhs.access.map(|access| self.kernel.params[access.param].dtype);
@@ -297,10 +299,10 @@ impl Mapper<'_> {
         launch + all / share * (1.0 + STREAM_LACKING * lacks)
     }
 
-    /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
-    /// the memory's bytes take, whichever is longest (constants as measured on an H100 and an H200, where of sizes from 1024 x 4096 to
-    /// 28672 x 4096 what this puts first takes 1.03 times as long as the fastest in the mean). Where rows are folded, each workgroup reads its
-    /// own once more.
+    /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its
+    /// instructions or its share of the memory's bytes take, whichever is longest (constants as measured on an H100 and
+    /// an H200, where of sizes from 1024 x 4096 to 28672 x 4096 what this puts first takes 1.03 times as long as the
+    /// fastest in the mean). Where rows are folded, each workgroup reads its own once more.
     fn gemv_matrix_cycles(&self, t: &GemvTiling, sizes: &Sizes, bytes: f64, folds: bool) -> f64 {
         let target = self.target;
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
@@ -374,8 +376,8 @@ impl Mapper<'_> {
         } else {
             (f64::from(target.line_bytes) / line).max(1.0)
         };
-        // Each weight is widened first, for all rows. Quantised ones are made numbers and multiplied in pairs; NVIDIA's lanes do so one by
-        // one, and widen and add up a row's elements for the columns of a wave.
+        // Each weight is widened first, for all rows. Quantised ones are made numbers and multiplied in pairs; NVIDIA's
+        // lanes do so one by one, and widen and add up a row's elements for the columns of a wave.
         let rows = f64::from(t.rows);
         let operations = match (body.rhs.unpacking(), target.platform) {
             (Some(_), Platform::Cuda) => (rows * (1.0 + 2.0 / f64::from(t.cols)) + UNPACKING_APART) / 2.0,
@@ -409,9 +411,9 @@ impl Mapper<'_> {
             };
             return (rounds * (TILE_LATENCY + steps * step)).max(memory * busiest);
         }
-        // Each round waits for memory or for its steps; the last one has few workgroups, and still all of their steps (as measured
-        // on an H100 for one row, where of 20 tilings each for four sizes what this puts first takes 1.00 to 1.02 times as long as the
-        // fastest).
+        // Each round waits for memory or for its steps; the last one has few workgroups, and still all of their steps
+        // (as measured on an H100 for one row, where of 20 tilings each for four sizes what this puts first takes 1.00
+        // to 1.02 times as long as the fastest).
         let memory = if line < WHOLE_LINE { memory * HALF_LINES } else { memory };
         let round = |of_it: f64| TILE_LATENCY + late * (steps * step).max(memory * of_it / workgroups);
         let full = (workgroups / (units * shared)).floor();
@@ -419,8 +421,8 @@ impl Mapper<'_> {
         full * round(units * shared) + if left > 0.0 { round(left) } else { 0.0 }
     }
 
-    /// Registers of a lane's share of a SIMD that count for waves which wait for memory: more of them on RDNA ask the second-level cache for the
-    /// same weights at once, which takes longer (as predicted).
+    /// Registers of a lane's share of a SIMD that count for waves which wait for memory: more of them on RDNA ask the
+    /// second-level cache for the same weights at once, which takes longer (as predicted).
     fn waiting_registers(&self) -> u32 {
         match self.target.wave_size {
             32 if self.target.platform == Platform::Hip => self.target.vector_registers.min(256),
@@ -471,7 +473,8 @@ const MEMORY_REACHED: f64 = 0.8;
 const WHOLE_LINE: f64 = 128.0;
 const HALF_LINES: f64 = 1.03;
 
-/// Waves of a workgroup from which on NVRTC spills where rows are folded too, unless it is told that one workgroup is enough.
+/// Waves of a workgroup from which on NVRTC spills where rows are folded too, unless it is told that one workgroup is
+/// enough.
 const MANY_WAVES: u32 = 16;
 
 /// Multiply-adds' time that it takes to make a number of a quantised weight.
@@ -480,7 +483,8 @@ const UNPACKING: f64 = 1.0;
 /// The same of an element that is widened, made what is folded, and folded.
 const FOLDING: f64 = 2.0;
 
-/// Instructions that it takes where numbers are made one by one, its share of the accesses among them (as compiled for sm_90).
+/// Instructions that it takes where numbers are made one by one, its share of the accesses among them (as compiled for
+/// sm_90).
 const UNPACKING_APART: f64 = 4.0;
 
 /// Registers of a lane that hold operands and sums: elements of `bytes`, weights that are stored in `stored` bits each.
@@ -502,8 +506,8 @@ fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
     }
 }
 
-/// The same where matrix instructions multiply elements of two bytes by weights of four bits: groups of each eighth column, a scale and a
-/// zero point of each, a row's elements, the sums of a step and of all.
+/// The same where matrix instructions multiply elements of two bytes by weights of four bits: groups of each eighth
+/// column, a scale and a zero point of each, a row's elements, the sums of a step and of all.
 fn held_by_matrix(t: &GemvTiling) -> u32 {
     let groups = t.cols / 8;
     t.unroll * (groups * t.rhs.width / 8 + t.rhs.width / 2) + 2 * groups + t.cols / 2

@@ -12,13 +12,14 @@ const LIGHTER: u32 = 8;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Other {
     pub mapping: Mapping,
-    /// The predicted microseconds, to be compared with those of the kernel's other mappings; `None` where nothing predicts them.
+    /// The predicted microseconds, to be compared with those of the kernel's other mappings; `None` where nothing
+    /// predicts them.
     pub us: Option<f64>,
 }
 
-/// Returns every other mapping of a kernel, in the order in which one that does not spill is soonest found: of a product its tilings, those
-/// first that take the least time of all that hold fewer registers than the ones before them, and last its tilings for multiply-adds; of
-/// other bodies the same mapping with less under way at once.
+/// Returns every other mapping of a kernel, in the order in which one that does not spill is soonest found: of a
+/// product its tilings, those first that take the least time of all that hold fewer registers than the ones before
+/// them, and last its tilings for multiply-adds; of other bodies the same mapping with less under way at once.
 pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Other> {
     let all: Vec<Mapping> = match &kernel.body {
         Body::Contract(body) => {
@@ -55,13 +56,14 @@ pub fn predicted_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Opti
     product_us(kernel, symbols, target).or_else(|| attention_us(kernel, symbols, target))
 }
 
-/// Says whether tiles of multiply-adds compute a contraction whole: they fold nothing of their rows, and have no memory of their own.
+/// Says whether tiles of multiply-adds compute a contraction whole: they fold nothing of their rows, and have no memory
+/// of their own.
 fn may_multiply_add(kernel: &Kernel, body: &ContractBody) -> bool {
     body.statistic.is_none() && kernel.params.values().all(|param| param.access.is_of_body())
 }
 
-/// First the tilings that hold less than each of those before them, in their order, then the others: the next best by prediction is mostly
-/// as large as one that spills.
+/// First the tilings that hold less than each of those before them, in their order, then the others: the next best by
+/// prediction is mostly as large as one that spills.
 fn lighter_first(chosen: &Mapping, all: Vec<Mapping>) -> Vec<Mapping> {
     let Some(mut least) = held(chosen) else {
         return all;

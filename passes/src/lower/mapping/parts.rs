@@ -10,12 +10,13 @@ use super::contract::Sizes;
 const PARTS: [i64; 7] = [2, 3, 4, 6, 8, 12, 16];
 /// The depth of a part is a multiple of it, so that parts are fetched as widely as the whole and waste no step.
 const LEAST_DEPTH: i64 = 32;
-/// The share of the whole's time that the two launches may take together at most: what is predicted to win by less may lose.
+/// The share of the whole's time that the two launches may take together at most: what is predicted to win by less may
+/// lose.
 const WORTH: f64 = 0.9;
 /// The same of tiles of multiply-adds, of which less is known.
 const WORTH_OF_TILES: f64 = 0.7;
-/// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for
-/// the slower of the GPUs.
+/// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing
+/// model has for the slower of the GPUs.
 pub(super) const SECOND_LAUNCH: f64 = 0.75;
 
 /// Bytes of a part's sum.
@@ -42,10 +43,12 @@ pub enum Second {
 }
 
 impl Mapper<'_> {
-    /// Returns the parts that are predicted to take least time, where that is less than the whole takes, and the microseconds between.
+    /// Returns the parts that are predicted to take least time, where that is less than the whole takes, and the
+    /// microseconds between.
     pub(super) fn parts_of_depth(&self, body: &ContractBody, second: Second) -> Option<(i64, f64)> {
         let kernel = self.kernel;
-        // A number of parts is right for the sizes that it was found for; of a part of a row nothing is known of the row.
+        // A number of parts is right for the sizes that it was found for; of a part of a row nothing is known of the
+        // row.
         if !kernel.symbols.is_empty() || body.statistic.is_some() {
             return None;
         }
@@ -98,13 +101,14 @@ impl Mapper<'_> {
                 clocks.min_by(f64::total_cmp)? / (self.target.clock_ghz * 1e3)
             }
         };
-        // The partial sums go to memory and come back; caches hold what is written last, which is not what is read first.
+        // The partial sums go to memory and come back; caches hold what is written last, which is not what is read
+        // first.
         let bytes = f64::from(self.kernel.vars[body.acc].bits()) / 8.0 * (part.batch * part.m * part.n) as f64;
         Some(partials + 2.0 * self.target.memory_us(bytes))
     }
 
-    /// Says whether rows that read each element in so many parts are done in what a launch would take that stores their sum first. Each
-    /// row's reads are a compute unit's own, where a kernel of sums shares them among all.
+    /// Says whether rows that read each element in so many parts are done in what a launch would take that stores their
+    /// sum first. Each row's reads are a compute unit's own, where a kernel of sums shares them among all.
     pub(super) fn rows_of_parts_pay(&self, body: &RowBody, parts: i64) -> bool {
         // A row that should be held and is not is read by each fold.
         let is_held = body.held.is_empty() || matches!(self.kernel.mapping, Mapping::Rows { steps: 1.., .. });
@@ -115,8 +119,8 @@ impl Mapper<'_> {
         is_held && clocks / (self.target.clock_ghz * 1e3) <= SECOND_LAUNCH * self.target.launch_us / 2.0
     }
 
-    /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys. Workgroups have `block`
-    /// queries, and `tile` keys at once.
+    /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys.
+    /// Workgroups have `block` queries, and `tile` keys at once.
     pub(super) fn parts_of_keys(&self, body: &AttentionBody, block: u32, tile: u32) -> Option<i64> {
         let extent = |axis: AxisId| &self.kernel.axes[axis].extent;
         // Scratch memory grows with the queries: one block of them, at all sizes. No key at all is the whole kernel's.
@@ -134,8 +138,9 @@ impl Mapper<'_> {
         let units = i64::from(self.target.compute_units);
         let turns = |keys: i64| (keys + tile - 1) / tile;
         let seen = body.range.as_ref().map(|range| self.keys_seen(body, range, keys));
-        // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and end. Where few keys
-        // are seen, they are of different lengths: all units work until all is done, or until the longest is.
+        // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and
+        // end. Where few keys are seen, they are of different lengths: all units work until all is done, or until the
+        // longest is.
         let cost = |parts: i64| {
             let each = turns((keys + parts - 1) / parts);
             match seen {
@@ -150,8 +155,8 @@ impl Mapper<'_> {
         (cost(parts) + SECOND_TURNS < cost(1)).then_some(parts)
     }
 
-    /// Estimates how many of an attention's keys its last query sees: usually, and at most. What the run gives is taken for half of the keys,
-    /// and may be all of them.
+    /// Estimates how many of an attention's keys its last query sees: usually, and at most. What the run gives is taken
+    /// for half of the keys, and may be all of them.
     fn keys_seen(&self, body: &AttentionBody, range: &KeyRange, keys: i64) -> (i64, i64) {
         let at = |given: i64| {
             let bound = |e: Option<ExprId>, otherwise: i64| {

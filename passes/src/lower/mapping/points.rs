@@ -23,8 +23,8 @@ const ELEMENTS: i64 = 32;
 /// Elements of squares that a thread transforms in registers, at most.
 const MOST_SQUARES: i64 = 72;
 
-/// Reads of a point from which on a thread of a small kernel has fewer points: 18 of them, as of an attention in nine parts, by 1,024
-/// threads take 2.5 us, of which one latency of memory is 0.8 (H200).
+/// Reads of a point from which on a thread of a small kernel has fewer points: 18 of them, as of an attention in nine
+/// parts, by 1,024 threads take 2.5 us, of which one latency of memory is 0.8 (H200).
 const MANY_READS: i64 = 8;
 
 /// Taps of a window that are read at once, at most.
@@ -262,8 +262,8 @@ impl Mapper<'_> {
         threads.map_or(rows(512, 512, 0), |t| rows(t, t, steps(t)))
     }
 
-    /// Bits of a thread's registers that an element of a row takes (as compiled for sm_90): from the first step that reads
-    /// it to the last, and while the steps of the stores are at it.
+    /// Bits of a thread's registers that an element of a row takes (as compiled for sm_90): from the first step that
+    /// reads it to the last, and while the steps of the stores are at it.
     fn held_bits(&self, body: &RowBody) -> (i64, i64) {
         let exprs = &self.kernel.exprs;
         let mut folded = vec![false; exprs.len()];
@@ -294,7 +294,8 @@ impl Mapper<'_> {
         (held, passing)
     }
 
-    /// Workgroups that a unit has registers for, each thread of which holds `held` of them beside what it computes with.
+    /// Workgroups that a unit has registers for, each thread of which holds `held` of them beside what it computes
+    /// with.
     fn room(&self, threads: i64, held: i64) -> i64 {
         let waves = threads / i64::from(self.target.wave_size);
         let registers = ((held + BESIDE_HELD + 7) / 8 * 8).max(LEAST_REGISTERS);
@@ -407,8 +408,8 @@ impl Mapper<'_> {
                 width(is_wide),
                 width(divides(last) && self.stores_allow(&loops.stmts, last, vector)),
             );
-            // Loads along this axis from places along the last one that a division or memory gives go through LDS too; those that all points of
-            // the last axis share do not.
+            // Loads along this axis from places along the last one that a division or memory gives go through LDS too;
+            // those that all points of the last axis share do not.
             let mut grouped = self.motions(axis, load);
             let mut tiled = apart.clone();
             tiled.extend(loads.iter().copied().filter(|l| {
@@ -433,8 +434,9 @@ impl Mapper<'_> {
         None
     }
 
-    /// The points of a tile across and along, where `vector` elements are an access, so that the tiles of all loads fit: fewer along where
-    /// loads are many. Loads that do not fit by then are left out, and read from memory as they lie.
+    /// The points of a tile across and along, where `vector` elements are an access, so that the tiles of all loads
+    /// fit: fewer along where loads are many. Loads that do not fit by then are left out, and read from memory as they
+    /// lie.
     fn tile_in_lds(&self, vector: i64, loads: &mut Vec<Apart>) -> (u32, u32) {
         // Two workgroups or more share a unit.
         let budget = u64::from(self.target.lds_bytes.min(MOST_DECLARED) / 2);
@@ -500,8 +502,8 @@ impl Mapper<'_> {
         widest
     }
 
-    /// Bytes of the widest element that is read or written contiguously along `axis` and differs between points: what all
-    /// points share stays in caches, and is read by several accesses where it is wider.
+    /// Bytes of the widest element that is read or written contiguously along `axis` and differs between points: what
+    /// all points share stays in caches, and is read by several accesses where it is wider.
     fn widest_moving(&self, loops: &Loops, stmts: &[Stmt], axis: AxisId) -> i64 {
         let (mut widest, mut shared) = (1, 1);
         let mut motions = self.motions(axis, 1);
@@ -532,8 +534,8 @@ impl Mapper<'_> {
         any || !moving
     }
 
-    /// Says whether all folds and row stores may go `width` elements at a time along their innermost axis: no tails, and
-    /// what is contiguous is aligned and no wider than an access.
+    /// Says whether all folds and row stores may go `width` elements at a time along their innermost axis: no tails,
+    /// and what is contiguous is aligned and no wider than an access.
     fn row_allows(&self, loops: &Loops, width: i64) -> bool {
         loops.stmts.iter().all(|s| {
             let axes = match s {

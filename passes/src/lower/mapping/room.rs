@@ -61,7 +61,8 @@ fn random_kernels_have_room_on_every_target() {
     assert!(several > 0, "no kernel has several tiles");
 }
 
-/// A sum of upsampled images, as high-resolution networks fuse their branches: nine tiles of 8 KiB were asked for at once.
+/// A sum of upsampled images, as high-resolution networks fuse their branches: nine tiles of 8 KiB were asked for at
+/// once.
 #[test]
 fn many_tiles_are_smaller_ones() {
     let mut text =

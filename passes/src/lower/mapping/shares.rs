@@ -1,11 +1,13 @@
 //! Which workgroups share out the depth of tiles that do not go over the compute units in whole rounds.
 //!
-//! Candidates are the tilings of the contraction, each with the workgroups that the GPU holds of it, whole rounds of which compute a tile
-//! each. What is left, with one whole round more or without, is shared. A workgroup that has more than a tile leaves pieces of two
-//! tiles, which two add up; one that has less leaves small pieces, of which there are many to a tile.
+//! Candidates are the tilings of the contraction, each with the workgroups that the GPU holds of it, whole rounds of
+//! which compute a tile each. What is left, with one whole round more or without, is shared. A workgroup that has more
+//! than a tile leaves pieces of two tiles, which two add up; one that has less leaves small pieces, of which there are
+//! many to a tile.
 //!
-//! Predicted clocks order the candidates and do not choose them over plain tiles: a row of measurements does ([`crate::tuning`]). The
-//! emulator's timing model has shared tiles slower for most of what these clocks rate them faster for.
+//! Predicted clocks order the candidates and do not choose them over plain tiles: a row of measurements does
+//! ([`crate::tuning`]). The emulator's timing model has shared tiles slower for most of what these clocks rate them
+//! faster for.
 
 use ir::Target;
 use ir::kernel::{ContractBody, Mapping, Shares, Tiling};
@@ -16,10 +18,12 @@ use super::parts::SECOND_LAUNCH;
 
 /// Steps along k that a workgroup has of shared tiles at least: fewer do not fill the pipeline.
 const LEAST_STEPS: f64 = 6.0;
-/// Clocks from a workgroup's last sum to what it knows of the others: its stores and its ticket are on their way, one behind the other.
+/// Clocks from a workgroup's last sum to what it knows of the others: its stores and its ticket are on their way, one
+/// behind the other.
 const HAND_OVER: f64 = 2500.0;
-/// Registers of a lane, by estimate, up to which a tiling's tiles are shared on RDNA: what the epilogue computes of the lanes' places stays
-/// in registers from tile to tile, and a lane has no more than 256 (as compiled for gfx1100: of 20 tilings four spill, from 144 on).
+/// Registers of a lane, by estimate, up to which a tiling's tiles are shared on RDNA: what the epilogue computes of the
+/// lanes' places stays in registers from tile to tile, and a lane has no more than 256 (as compiled for gfx1100: of 20
+/// tilings four spill, from 144 on).
 const RDNA_REGISTERS: u32 = 140;
 /// Bytes of scratch memory that sums of pieces may take.
 const MOST_SCRATCH: i64 = 128 << 20;
@@ -32,7 +36,8 @@ pub fn may_share(tiling: &Tiling, target: &Target) -> bool {
 impl Mapper<'_> {
     /// Every mapping of a contraction whose tiles are shared, with its predicted clocks.
     pub(super) fn sharings(&self, body: &ContractBody) -> Vec<(Mapping, f64)> {
-        // Shares are right for the sizes that they were found for, and a convolution's addresses take the registers already.
+        // Shares are right for the sizes that they were found for, and a convolution's addresses take the registers
+        // already.
         if !self.kernel.symbols.is_empty() || !body.batch.is_empty() || body.conv.is_some() {
             return Vec::new();
         }

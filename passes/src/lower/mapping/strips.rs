@@ -1,7 +1,8 @@
 //! Convolutions of few channels a group onto threads: how many outputs each has.
 //!
-//! More outputs a thread share more of what they read, and leave fewer threads to hide how long it takes. Candidates are judged by the
-//! clocks of a compute unit: what its lanes compute, what they read from its first-level cache, and how long waves wait for it.
+//! More outputs a thread share more of what they read, and leave fewer threads to hide how long it takes. Candidates
+//! are judged by the clocks of a compute unit: what its lanes compute, what they read from its first-level cache, and
+//! how long waves wait for it.
 
 use ir::kernel::{Expr, Mapping, Stmt, StripAccess, Strips, WindowBody, WindowFold, narrowed};
 
@@ -24,9 +25,11 @@ const LATENCY: f64 = 1200.0;
 const BESIDE: f64 = 60.0;
 /// Registers of a thread beside sums, weights and elements.
 const BESIDE_REGISTERS: i64 = 28;
-/// Registers of a thread, at most: a lane can name 256 (255 on sm_90), and compilers need a few for what they move about.
+/// Registers of a thread, at most: a lane can name 256 (255 on sm_90), and compilers need a few for what they move
+/// about.
 const MOST_REGISTERS: i64 = 220;
-/// Sums of a thread, at most: of the shapes of EfficientNet-B0, ConvNeXt-T and ConvMixer none was faster with more (H200).
+/// Sums of a thread, at most: of the shapes of EfficientNet-B0, ConvNeXt-T and ConvMixer none was faster with more
+/// (H200).
 const MOST_SUMS: u32 = 32;
 /// Bytes that a thread's neighbours are at least, where so many allow it: lanes read words.
 const LEAST_BYTES: i64 = 4;
@@ -38,7 +41,8 @@ struct Cost {
 }
 
 impl Mapper<'_> {
-    /// As many outputs a thread as are predicted to take the least time; a thread a point where elements are not read as they lie.
+    /// As many outputs a thread as are predicted to take the least time; a thread a point where elements are not read
+    /// as they lie.
     pub(super) fn strips(&self, body: &WindowBody) -> Mapping {
         let points = self.points(&body.loops.parallel);
         let not_empty = body.along.iter().all(|a| a.size.at_least(1, self.symbols));
@@ -96,7 +100,8 @@ impl Mapper<'_> {
         all
     }
 
-    /// Says whether windows do not move along the last axis, and groups of neighbours there are stored whole, in one access each.
+    /// Says whether windows do not move along the last axis, and groups of neighbours there are stored whole, in one
+    /// access each.
     fn strip_accesses_are_wide(&self, body: &WindowBody, vector: u32) -> bool {
         let (Some(&last), width) = (body.loops.parallel.last(), i64::from(vector)) else {
             return false;

@@ -7,8 +7,8 @@ use super::contract::Sizes;
 use super::{Mapper, window_text};
 
 impl Mapper<'_> {
-    /// What the choice among a contraction's mappings depends on, as a line of text: the target, the types, the sizes, how the operands
-    /// can be fetched and the results stored, and what the epilogue computes.
+    /// What the choice among a contraction's mappings depends on, as a line of text: the target, the types, the sizes,
+    /// how the operands can be fetched and the results stored, and what the epilogue computes.
     pub(super) fn product(&self, body: &ContractBody) -> String {
         let exprs = &self.kernel.exprs;
         let Sizes {

@@ -1,8 +1,9 @@
 //! Makes a graph what a recipe says.
 //!
-//! Before: layers multiply by constants of numbers. After: those of the recipe multiply by `dequantize` of stored integers, and what is
-//! multiplied by them is quantised and dequantised where the recipe says so; nothing else has changed. What ONNX's operators of the same
-//! names mean is what is made here, so that a file and a graph of one recipe are one model.
+//! Before: layers multiply by constants of numbers. After: those of the recipe multiply by `dequantize` of stored
+//! integers, and what is multiplied by them is quantised and dequantised where the recipe says so; nothing else has
+//! changed. What ONNX's operators of the same names mean is what is made here, so that a file and a graph of one recipe
+//! are one model.
 
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
 use ir::recipe::{Activation, Layer, Recipe, Stored, least_magnitude};
@@ -70,9 +71,9 @@ pub(super) fn applied(
     Ok(b.finish(fired))
 }
 
-/// Returns the graph with two more outputs for each layer of a recipe: the sum of the squares of its results, and that of what they change
-/// by when this layer alone is quantised, its operand being what it is in the graph. They are called `{prefix}{index}.signal` and
-/// `{prefix}{index}.noise`, and are numbers of type f32.
+/// Returns the graph with two more outputs for each layer of a recipe: the sum of the squares of its results, and that
+/// of what they change by when this layer alone is quantised, its operand being what it is in the graph. They are
+/// called `{prefix}{index}.signal` and `{prefix}{index}.noise`, and are numbers of type f32.
 ///
 /// # Errors
 /// As [`apply`].

@@ -1,10 +1,11 @@
-//! Factors of a product's inputs: inputs that carry much are divided before the product and their weights multiplied, so that those weights
-//! are rounded more finely.
+//! Factors of a product's inputs: inputs that carry much are divided before the product and their weights multiplied,
+//! so that those weights are rounded more finely.
 //!
-//! With `x · W = (x / s) · (s · W)`, the rounding error of a weight's row is about the group's step over `s`. Rows that meet large inputs
-//! gain more than the others lose (Lin et al.: "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2023).
-//! `s` is the mean magnitude of an input to a power; the power is searched for on a grid by the error of the products' results,
-//! `tr(Eᵀ H E)` for the error `E` of the weight and `H = Σ xᵀx` over calibration data. Products that share an operand share `s`.
+//! With `x · W = (x / s) · (s · W)`, the rounding error of a weight's row is about the group's step over `s`. Rows that
+//! meet large inputs gain more than the others lose (Lin et al.: "AWQ: Activation-aware Weight Quantization for LLM
+//! Compression and Acceleration", 2023). `s` is the mean magnitude of an input to a power; the power is searched for on
+//! a grid by the error of the products' results, `tr(Eᵀ H E)` for the error `E` of the weight and `H = Σ xᵀx` over
+//! calibration data. Products that share an operand share `s`.
 
 use ir::recipe::{Layer, Weight, WeightError, finite};
 use ir::{DType, HostTensor};
@@ -29,8 +30,8 @@ pub struct Product<'a> {
     pub depth: usize,
 }
 
-/// Returns the products' layers with factors of their inputs, and the scales and zero points that follow; as they were where no power of the
-/// grid has a smaller error.
+/// Returns the products' layers with factors of their inputs, and the scales and zero points that follow; as they were
+/// where no power of the grid has a smaller error.
 ///
 /// # Errors
 /// The number of the product whose weight is not finite, or for which the moments are not those of its depth.

@@ -57,7 +57,8 @@ pub struct Decision {
     pub scheme: Scheme,
     /// The 8-bit float of the schemes that have one: files have OCP's.
     pub float: DType,
-    /// Neighbours along the depth that share a scale; of int4 weights by default the largest divisor of the depth up to 128.
+    /// Neighbours along the depth that share a scale; of int4 weights by default the largest divisor of the depth up to
+    /// 128.
     pub group: Option<i64>,
     /// No zero points. Weights of 8 bits have none anyway.
     pub symmetric: bool,
@@ -94,7 +95,8 @@ pub struct Range {
 /// Decides for each layer of a graph. `ranges` has those of the layers' operands where [`Scheme::needs_ranges`].
 ///
 /// # Errors
-/// A weight that is not finite, a group that does not divide a depth, a name in `exclude` that no layer has, or no range for a layer.
+/// A weight that is not finite, a group that does not divide a depth, a name in `exclude` that no layer has, or no
+/// range for a layer.
 pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Range>) -> Result<Recipe, QuantizeError> {
     check_names(layers, &options.exclude)?;
     let mut recipe = Recipe {

@@ -1,8 +1,10 @@
-//! Integers of a weight by what it is multiplied with: each row along the depth is rounded, and the rows behind it make up for its error.
+//! Integers of a weight by what it is multiplied with: each row along the depth is rounded, and the rows behind it make
+//! up for its error.
 //!
-//! With `H = Σ xᵀx` over calibration data, the error of a product is `tr(Eᵀ H E)` for the error `E` of the weight. After row `i` is
-//! rounded, the best change of the rows `j > i` is `−(w_i − q_i) · U_ij / U_ii`, where `UᵀU = H⁻¹` and `U` is upper triangular (Frantar,
-//! Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2022).
+//! With `H = Σ xᵀx` over calibration data, the error of a product is `tr(Eᵀ H E)` for the error `E` of the weight.
+//! After row `i` is rounded, the best change of the rows `j > i` is `−(w_i − q_i) · U_ij / U_ii`, where `UᵀU = H⁻¹` and
+//! `U` is upper triangular (Frantar, Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for
+//! Generative Pre-trained Transformers", 2022).
 //!
 //! Columns have nothing to do with each other, so blocks of them are worked on at once.
 
@@ -14,7 +16,8 @@ use super::decide::scale_of;
 
 /// What is added to the diagonal of `H`, in parts of its mean: directions that no sample shows would be free otherwise.
 const DAMPING: f64 = 0.01;
-/// What is added more for each entry of the depth over the rows that were seen: what few rows have in common is mostly chance.
+/// What is added more for each entry of the depth over the rows that were seen: what few rows have in common is mostly
+/// chance.
 const DOUBT: f64 = 0.5;
 
 /// What calibration saw of a product's left operand.

@@ -1,7 +1,7 @@
 //! The layers of a graph: products and convolutions by a constant, with names that recipes and command lines use.
 //!
-//! A name is that of the model's node, or the place where it was recorded. Names are counted over all products, so that those of a
-//! model do not depend on which of them are quantised.
+//! A name is that of the model's node, or the place where it was recorded. Names are counted over all products, so that
+//! those of a model do not depend on which of them are quantised.
 
 use std::collections::HashMap;
 

@@ -4,8 +4,9 @@
 //! contract x, w     becomes     contract x, (dequantize w', scales, zeros)
 //! ```
 //!
-//! Before: constants are final, what scales channels is folded into filters. After: products of constants read integers; which stay as they
-//! are, and why, is in the report. Rounding is to the nearest; `graphc quantize` has the ways that look at data.
+//! Before: constants are final, what scales channels is folded into filters. After: products of constants read
+//! integers; which stay as they are, and why, is in the report. Rounding is to the nearest; `graphc quantize` has the
+//! ways that look at data.
 
 use indexmap::IndexMap;
 use ir::DType;

@@ -1,10 +1,11 @@
 //! Between which nodes of the row one stage ends and the next begins.
 //!
-//! A stage costs its share of the model's time, by the roofline, and its share of the model's bytes (weights and states), in equal parts.
-//! What crosses into it is copied while it computes other runs, and counts where that takes longer than its own work. The cuts are those
-//! with the least cost of the most expensive stage, found exactly among [`CANDIDATES`] places where least crosses; and of all that come
-//! within [`SLACK`] of it, those where the fewest bytes cross. Both are one dynamic programme over the places. A stage with more bytes
-//! than a device has is taken only where there is no other way.
+//! A stage costs its share of the model's time, by the roofline, and its share of the model's bytes (weights and
+//! states), in equal parts. What crosses into it is copied while it computes other runs, and counts where that takes
+//! longer than its own work. The cuts are those with the least cost of the most expensive stage, found exactly among
+//! [`CANDIDATES`] places where least crosses; and of all that come within [`SLACK`] of it, those where the fewest bytes
+//! cross. Both are one dynamic programme over the places. A stage with more bytes than a device has is taken only where
+//! there is no other way.
 
 use std::collections::BTreeMap;
 
@@ -187,8 +188,8 @@ fn costs(row: &Row, places: &[usize], options: &ShardOptions) -> Vec<Vec<f64>> {
     costs
 }
 
-/// The least value of a way through the candidates in so many stages, and the candidates at which the later stages begin. `value` goes
-/// on from what the stages before came to.
+/// The least value of a way through the candidates in so many stages, and the candidates at which the later stages
+/// begin. `value` goes on from what the stages before came to.
 fn best(count: usize, stages: usize, value: impl Fn(f64, usize, usize) -> f64) -> (f64, Vec<usize>) {
     let mut least = vec![vec![(f64::INFINITY, 0); count]; stages + 1];
     least[0][0].0 = 0.0;

@@ -1,9 +1,9 @@
 //! One graph to a graph for each of several stages, which follow each other on a device each.
 //!
-//! Before: a graph as for [`shard`](super::shard()). After: as many graphs, each with a run of the model's layers: their weights and the
-//! states that they keep, inputs for the values that cross from earlier stages, and outputs for those that later ones read. Evaluated one
-//! after the other (`ir::graph::eval::ranks::evaluate_stages`) they mean what the one graph did, bit for bit where each stage is compiled
-//! as the whole was.
+//! Before: a graph as for [`shard`](super::shard()). After: as many graphs, each with a run of the model's layers:
+//! their weights and the states that they keep, inputs for the values that cross from earlier stages, and outputs for
+//! those that later ones read. Evaluated one after the other (`ir::graph::eval::ranks::evaluate_stages`) they mean what
+//! the one graph did, bit for bit where each stage is compiled as the whole was.
 //!
 //! ```text
 //! n3 = contract n0, W1                   stage 0:  n1 = contract n0, W1      output "stage0.n4"
@@ -12,9 +12,9 @@
 //! n6 = add n5, bias                                n2 = contract n0, W2 ...
 //! ```
 //!
-//! No model is recognised: [`order`] puts the nodes in a row in which layers are together, [`cut`] chooses between which of them one
-//! device ends and the next begins, and [`emit`] makes the graphs. What is made of constants, or point by point of inputs (masks,
-//! positions), is made wherever it is read and does not cross.
+//! No model is recognised: [`order`] puts the nodes in a row in which layers are together, [`cut`] chooses between
+//! which of them one device ends and the next begins, and [`emit`] makes the graphs. What is made of constants, or
+//! point by point of inputs (masks, positions), is made wherever it is read and does not cross.
 
 mod cut;
 mod emit;

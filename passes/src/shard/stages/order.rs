@@ -1,8 +1,8 @@
 //! The nodes of a graph in a row in which layers are together, and what keeps parts of the row on one device.
 //!
-//! Ids are in some topological order, which may go through all layers at once. The row is the order in which a walk from the output that
-//! needs most comes past its operands, so that a node stands behind all that it needs and nothing else; what only other outputs need (the
-//! next values of states) stands behind the last of its operands.
+//! Ids are in some topological order, which may go through all layers at once. The row is the order in which a walk
+//! from the output that needs most comes past its operands, so that a node stands behind all that it needs and nothing
+//! else; what only other outputs need (the next values of states) stands behind the last of its operands.
 
 use ir::entity::Entity;
 use ir::op::Composite;

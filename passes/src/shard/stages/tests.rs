@@ -1,4 +1,5 @@
-//! A graph that is cut into stages means what it did: by the reference evaluator, optimised, and as the one plan that the stages' are.
+//! A graph that is cut into stages means what it did: by the reference evaluator, optimised, and as the one plan that
+//! the stages' are.
 
 use indexmap::IndexMap;
 use ir::entity::Table;
@@ -65,7 +66,8 @@ fn plans(staged: &Staged) -> (Vec<Plan>, Table<ConstId, ir::graph::Constant>) {
     (plans, constants)
 }
 
-/// Checks that the stages mean what the graph does, as they are and as one plan, of which no wait for what crosses can be left out.
+/// Checks that the stages mean what the graph does, as they are and as one plan, of which no wait for what crosses can
+/// be left out.
 fn check(graph: &Graph, options: &ShardOptions) -> Staged {
     let inputs = testing::inputs(graph);
     let want = evaluate(graph, &inputs).unwrap();

@@ -1,7 +1,7 @@
 //! Loads from where tables of integers say: rows of a gather, columns of a padded or resized image.
 //!
-//! What a table has for neighbouring lanes are often neighbours in memory, and the same for each row of a block: it is looked through
-//! once, and each row then copies a few runs. Where there are none, elements are gathered one by one.
+//! What a table has for neighbouring lanes are often neighbours in memory, and the same for each row of a block: it is
+//! looked through once, and each row then copies a few runs. Where there are none, elements are gathered one by one.
 #![expect(unsafe_op_in_unsafe_fn, reason = "lane loops under the contract of `Program::run`")]
 
 use ir::types::DType;
@@ -79,7 +79,8 @@ impl Places {
             .wrapping_add(self.step.wrapping_mul(lane as i64))
     }
 
-    /// Loads the lanes to `lane` and those after it; places outside of the buffer's elements, of which there is one at least, are clamped.
+    /// Loads the lanes to `lane` and those after it; places outside of the buffer's elements, of which there is one at
+    /// least, are clamped.
     ///
     /// # Safety
     /// Lanes are inside the register, and the buffer has the elements.

@@ -417,8 +417,8 @@ pub(crate) fn philox(seed: u64, counter: u64, lane: u8) -> i32 {
 mod tests {
     use super::*;
 
-    /// Every operation on lanes gives what it gives for one value, and what the evaluator's definition gives: none without a kernel
-    /// of its own is taken for another.
+    /// Every operation on lanes gives what it gives for one value, and what the evaluator's definition gives: none
+    /// without a kernel of its own is taken for another.
     #[test]
     fn lanes_are_single_values_of_the_definition() {
         let values = [0.0f32, 1.0, -2.5, 3.0, 0.5, -7.0, 3.0, 2.0];

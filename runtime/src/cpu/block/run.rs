@@ -33,9 +33,9 @@ pub(crate) trait RunBlock {
     /// Runs the block and its stores, and leaves the results' values in `results`.
     ///
     /// # Safety
-    /// `frame.scratch` has the program's scratch bytes, aligned to 64; `rows * cols` is at most its lanes; parameters are valid
-    /// for the elements the program was compiled for, those that it stores to for writing, and no other thread
-    /// touches what it stores; externals with lanes are valid for the block's.
+    /// `frame.scratch` has the program's scratch bytes, aligned to 64; `rows * cols` is at most its lanes; parameters
+    /// are valid for the elements the program was compiled for, those that it stores to for writing, and no other
+    /// thread touches what it stores; externals with lanes are valid for the block's.
     unsafe fn run(&self, frame: &Frame<'_>, externals: &[Val], results: &mut [Val]);
 }
 

@@ -1,13 +1,13 @@
 //! Scaled-dot-product attention: `softmax(scale · Q Kᵀ + mask) V` for each batch entry and head.
 //!
-//! K and V are packed once per key/value head; a task then takes a block of query rows of one head, computes its whole rows
-//! of scores into its scratch with the GEMM tiles (scale and additive mask in registers), exponentiates them there, and multiplies
-//! by V. Scores never leave the cache for sequences up to some thousands. With `causal`, keys behind the block's last
-//! row are not computed. Nor are keys behind the last that a mask shows to any row: a cache takes the time of the keys that it holds, not
-//! of those that it has room for.
+//! K and V are packed once per key/value head; a task then takes a block of query rows of one head, computes its whole
+//! rows of scores into its scratch with the GEMM tiles (scale and additive mask in registers), exponentiates them
+//! there, and multiplies by V. Scores never leave the cache for sequences up to some thousands. With `causal`, keys
+//! behind the block's last row are not computed. Nor are keys behind the last that a mask shows to any row: a cache
+//! takes the time of the keys that it holds, not of those that it has room for.
 //!
-//! A row whose keys are all masked with -inf (or `false`, or by causality) gives NaN, as plain softmax does; a row masked
-//! with large negative finite numbers gives the softmax of `score + mask` in f32.
+//! A row whose keys are all masked with -inf (or `false`, or by causality) gives NaN, as plain softmax does; a row
+//! masked with large negative finite numbers gives the softmax of `score + mask` in f32.
 
 use super::gemm::{
     Activation, Batch, Elem, MatRef, TileArgs, gather, pack_panel, packed_len, panel_offset, panel_width, tile_fns,
@@ -75,7 +75,8 @@ pub struct Attention {
     pub scale: f32,
     pub mask: Option<Mask>,
     pub bool_mask: Option<BoolMask>,
-    /// `Some(offset)`: query `i` sees key `j` when `j <= i + offset` (0 for equal lengths, the past's length with a cache).
+    /// `Some(offset)`: query `i` sees key `j` when `j <= i + offset` (0 for equal lengths, the past's length with a
+    /// cache).
     pub causal: Option<isize>,
 }
 
@@ -111,8 +112,8 @@ fn sizes(isa: Isa, threads: usize, a: &Attention) -> Sizes {
     }
 }
 
-/// Scratch that [`attention`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for plans
-/// that reserve it beforehand. Pointers in `a` are not looked at.
+/// Scratch that [`attention`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for
+/// plans that reserve it beforehand. Pointers in `a` are not looked at.
 pub fn attention_scratch(isa: Isa, threads: usize, a: &Attention) -> (usize, usize) {
     let s = sizes(isa, threads, a);
     let floats = s.block * s.ld + s.q_copy + s.block * a.d_v;
@@ -215,7 +216,8 @@ pub unsafe fn attention(ws: &mut Workspace, a: &Attention) {
     });
 }
 
-/// How many keys there are up to the last that a mask shows to any row; one at least, so that rows that see none are NaN.
+/// How many keys there are up to the last that a mask shows to any row; one at least, so that rows that see none are
+/// NaN.
 unsafe fn shown_keys(a: &Attention) -> usize {
     if a.mask.is_none() && a.bool_mask.is_none() {
         return a.kv_len;
@@ -364,7 +366,8 @@ impl Block<'_> {
         }
     }
 
-    /// `c = a · b * scale (+ mask)` for the block's rows: `k` deep, `n` columns. Panels were packed for all of their depth.
+    /// `c = a · b * scale (+ mask)` for the block's rows: `k` deep, `n` columns. Panels were packed for all of their
+    /// depth.
     unsafe fn tiles(
         &self,
         isa: Isa,

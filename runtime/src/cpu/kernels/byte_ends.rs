@@ -1,8 +1,9 @@
 //! Sums that become bytes in the registers in which they were summed, by AVX-512.
 //!
-//! A quotient is computed in fixed point, 16 bits before the point and 16 behind it, with a half added: the bits before the point are the
-//! rounded number, those behind it say how near to a tie it is. Rows with a number that is too near one, or too large for 16 bits, are
-//! computed again as their stages are written. The order of operations is that of [`super::requantise`].
+//! A quotient is computed in fixed point, 16 bits before the point and 16 behind it, with a half added: the bits before
+//! the point are the rounded number, those behind it say how near to a tie it is. Rows with a number that is too near
+//! one, or too large for 16 bits, are computed again as their stages are written. The order of operations is that of
+//! [`super::requantise`].
 
 use super::requantise::{ROUNDINGS, Requantise, is_small, margin};
 use super::requantised_bytes::{Again, Ending};
@@ -67,7 +68,8 @@ struct Added {
     positive: bool,
 }
 
-/// Where bytes go, and where those are that are added to them: the first of some rows and columns, and how far apart rows are.
+/// Where bytes go, and where those are that are added to them: the first of some rows and columns, and how far apart
+/// rows are.
 #[derive(Clone, Copy, Debug)]
 pub struct BytePlaces {
     pub to: *mut u8,
@@ -105,7 +107,8 @@ impl BytePlaces {
 }
 
 impl Quotient {
-    /// That of sums; `bias` is the largest of what is added to them over the divisor, `less` what is subtracted from the quotient.
+    /// That of sums; `bias` is the largest of what is added to them over the divisor, `less` what is subtracted from
+    /// the quotient.
     fn first(form: &Requantise<'_>, bias: f32, less: f32) -> Option<Quotient> {
         let range = form.range.map(|end| end + form.zero);
         // One rounding more than `margin` counts: a half is added to what the bias is.
@@ -169,8 +172,8 @@ impl Second {
 }
 
 impl ByteEnds {
-    /// Reads how the sums of so many columns end: `None` where it is not as bytes, by numbers of columns. `start` says what is added to
-    /// a column's sums.
+    /// Reads how the sums of so many columns end: `None` where it is not as bytes, by numbers of columns. `start` says
+    /// what is added to a column's sums.
     ///
     /// # Safety
     /// Stages' numbers of columns are there. Other places are not looked at.
@@ -511,7 +514,8 @@ pub(super) mod x86 {
         )
     }
 
-    /// Computes bytes of the rows that have a bit in `rows` again as the stages are written; `sums` are those with what they begin with.
+    /// Computes bytes of the rows that have a bit in `rows` again as the stages are written; `sums` are those with what
+    /// they begin with.
     ///
     /// # Safety
     /// As for [`Columns::finish`].

@@ -1,4 +1,5 @@
-//! 2-D convolution as implicit GEMM ([`super::conv_transposed`] has its transpose): rows of A are output pixels, read through pointers into the image.
+//! 2-D convolution as implicit GEMM ([`super::conv_transposed`] has its transpose): rows of A are output pixels, read
+//! through pointers into the image.
 //!
 //! The image must lie with channels innermost (NHWC) for that; any other layout, f16 and bf16 are first copied so into
 //! scratch. Few channels (the first layer) get a zero-padded copy, where a whole row of taps is one contiguous run of
@@ -11,8 +12,8 @@ use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
 use super::{convert, gemm};
 pub use ir::host::product::{ConvShape, ImageStrides};
 
-/// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]: measured
-/// on AVX-512. Not where few patches share transformed weights that the second-level cache does not hold.
+/// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]:
+/// measured on AVX-512. Not where few patches share transformed weights that the second-level cache does not hold.
 pub fn winograd_pays(shape: &ConvShape) -> bool {
     let patches = shape.n * shape.out_h.div_ceil(4) * shape.out_w.div_ceil(4);
     let weights = 36 * 4 * shape.c * shape.o;
@@ -112,7 +113,8 @@ impl PackedConv {
         })
     }
 
-    /// Packs dense weights `[o, c, 3, 3]` for [`conv2d`] by Winograd's F(4x4, 3x3): strides and dilations of 1, one group.
+    /// Packs dense weights `[o, c, 3, 3]` for [`conv2d`] by Winograd's F(4x4, 3x3): strides and dilations of 1, one
+    /// group.
     ///
     /// About twice as fast where [`winograd_pays`]; the error in f32 is about ten times that of direct summation
     /// (2e-5 of the sum of the products' magnitudes), and one NaN or infinity spreads over its 4x4 block of outputs.
@@ -162,7 +164,8 @@ pub struct Conv<'a> {
     pub output: *mut u8,
     pub output_elem: Elem,
     pub output_strides: ImageStrides,
-    /// Elements from a group's first channel to the next group's; `None` where they follow one another. Not for depthwise ones.
+    /// Elements from a group's first channel to the next group's; `None` where they follow one another. Not for
+    /// depthwise ones.
     pub output_group: Option<isize>,
     /// Bias by output channel; a residual's rows are output pixels of one image, its batch the image.
     pub builtin: Builtin<'a>,
@@ -172,8 +175,8 @@ pub struct Conv<'a> {
 /// Convolves (cross-correlates, as ONNX's Conv).
 ///
 /// # Safety
-/// Every element that the shape and strides reach in the input and the residual must be readable, in the output writable,
-/// exclusively and disjoint from the input, for the call.
+/// Every element that the shape and strides reach in the input and the residual must be readable, in the output
+/// writable, exclusively and disjoint from the input, for the call.
 ///
 /// # Panics
 /// When the weights were packed for other sizes, groups or instruction level than those of `conv` and `ws`.

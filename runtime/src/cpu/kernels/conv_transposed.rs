@@ -5,8 +5,8 @@
 //! =>  outputs whose o + pad has remainder r:  a convolution of stride 1 by the taps k with k · dilation ≡ r (mod stride)
 //! ```
 //!
-//! Each output pixel is of one phase of each axis, so that each is written once, and no tap is multiplied that meets no pixel. A
-//! phase without taps is a convolution that reads nothing but padding.
+//! Each output pixel is of one phase of each axis, so that each is written once, and no tap is multiplied that meets no
+//! pixel. A phase without taps is a convolution that reads nothing but padding.
 
 use super::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d};
 use super::isa::Isa;
@@ -214,8 +214,8 @@ fn phase_conv<'a>(conv: &Conv<'a>, packed: &'a PackedTransposed, phase: usize) -
     })
 }
 
-/// Convolves transposed (ONNX's ConvTranspose). Output sizes are the caller's (`ConvShape::transposed`); of `builtin` a residual,
-/// and an epilogue, are not for it. `conv.weights` is not looked at: the packed phases are in its place.
+/// Convolves transposed (ONNX's ConvTranspose). Output sizes are the caller's (`ConvShape::transposed`); of `builtin` a
+/// residual, and an epilogue, are not for it. `conv.weights` is not looked at: the packed phases are in its place.
 ///
 /// # Safety
 /// As for [`conv2d`].

@@ -19,7 +19,8 @@ pub(crate) fn scratch_bytes(taps: usize, channels: usize) -> usize {
     taps * PIXELS * 8 + PIXELS * channels * 4 + 64
 }
 
-/// Writes the tap pointers of a pixel of an image, and says of how many pixels from this one on they are a step further on each.
+/// Writes the tap pointers of a pixel of an image, and says of how many pixels from this one on they are a step further
+/// on each.
 pub(crate) type Fill<'a> = dyn Fn(usize, usize, *mut *const f32) -> usize + Sync + 'a;
 
 /// Runs `conv`, whose weights are `[taps, channels]`; `fill` tells where taps are, with its step in elements.

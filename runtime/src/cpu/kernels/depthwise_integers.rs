@@ -1,4 +1,5 @@
-//! Depthwise convolutions of integers of 8 bits: sums of products of each channel, in 32 bits, given to what follows tile by tile.
+//! Depthwise convolutions of integers of 8 bits: sums of products of each channel, in 32 bits, given to what follows
+//! tile by tile.
 
 use std::ops::Range;
 
@@ -28,8 +29,8 @@ pub struct DepthwiseIntegers<'a> {
     pub ones: bool,
     /// What is read outside of the image.
     pub padding: i8,
-    /// `taps(entry, row, places)` says where the channels of each of a row's taps are, null outside of the image, and for how many rows
-    /// from this one on those are `step` bytes further on in each, or null in all.
+    /// `taps(entry, row, places)` says where the channels of each of a row's taps are, null outside of the image, and
+    /// for how many rows from this one on those are `step` bytes further on in each, or null in all.
     pub taps: &'a (dyn Fn(usize, usize, &mut [*const i8]) -> usize + Sync),
     pub step: isize,
     /// The same of windows of three by three neighbours.
@@ -72,8 +73,8 @@ impl std::fmt::Debug for Filters {
 }
 
 impl Filters {
-    /// Packs a number for each tap and channel, and those of the channels' ends: `None` where the processor lacks the instructions, or
-    /// there are too many taps.
+    /// Packs a number for each tap and channel, and those of the channels' ends: `None` where the processor lacks the
+    /// instructions, or there are too many taps.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
     pub fn of(isa: Isa, weights: &[i8], channels: usize, ends: Option<&ByteEnds>) -> Option<Filters> {
         #[cfg(target_arch = "x86_64")]
@@ -145,7 +146,8 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         let chunks = chunks * split / splits..chunks * (split + 1) / splits;
         let channels = |chunk: usize| chunk * CHANNELS..((chunk + 1) * CHANNELS).min(p.channels);
         let sums = scratch.cast::<i32>();
-        // SAFETY: the scratch has room for two tiles if sums are stored, which are then of one chunk; taps and weights have its channels.
+        // SAFETY: the scratch has room for two tiles if sums are stored, which are then of one chunk; taps and weights
+        // have its channels.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             let lines = windows.map(|windows| (windows.lines(entry, rows.clone(), &outside), windows.row(p.padding)));
@@ -231,7 +233,8 @@ impl Windows<'_> {
     }
 }
 
-/// Calls `each(done, taps, run)` for runs of pixels that have the same taps, from the channel `first` on: `run` of them, `done` before.
+/// Calls `each(done, taps, run)` for runs of pixels that have the same taps, from the channel `first` on: `run` of
+/// them, `done` before.
 fn for_each_run(
     p: &DepthwiseIntegers<'_>,
     (entry, rows): (usize, Range<usize>),
@@ -298,8 +301,8 @@ pub(super) struct Taps<'a> {
 }
 
 simd_dispatch! {
-    /// Sums the products of bytes of several taps, channel by channel; weights of a tap are so many bytes behind those of the one before.
-    /// Sums of a pixel are [`CHANNELS`] behind those of the one before.
+    /// Sums the products of bytes of several taps, channel by channel; weights of a tap are so many bytes behind those
+    /// of the one before. Sums of a pixel are [`CHANNELS`] behind those of the one before.
     unsafe fn sum_of_taps(
         sums: *mut i32, taps: Taps<'_>, weights: (*const i8, usize), size: [usize; 2],
     ) = sum_of_taps_body
@@ -399,7 +402,8 @@ unsafe fn kept_taps<S: Simd>(
 const WORD_TAPS: usize = 256;
 
 simd_dispatch! {
-    /// Sums bytes of at most [`WORD_TAPS`] taps, channel by channel; sums of a pixel are [`CHANNELS`] behind those of the one before.
+    /// Sums bytes of at most [`WORD_TAPS`] taps, channel by channel; sums of a pixel are [`CHANNELS`] behind those of
+    /// the one before.
     unsafe fn sum_of_bytes(sums: *mut i32, taps: Taps<'_>, size: [usize; 2]) = sum_of_bytes_body
 }
 

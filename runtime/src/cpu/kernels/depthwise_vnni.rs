@@ -1,7 +1,7 @@
 //! Depthwise convolutions by AVX-512 with VNNI.
 //!
-//! Four taps of a channel side by side are what one instruction multiplies and adds. Bytes of the image are made unsigned (`x + 128`),
-//! and what that is too much is taken off beforehand.
+//! Four taps of a channel side by side are what one instruction multiplies and adds. Bytes of the image are made
+//! unsigned (`x + 128`), and what that is too much is taken off beforehand.
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "vectors of one kind under the contract of `Filter::sum`"
@@ -39,7 +39,8 @@ trait Wide {
     unsafe fn floats(p: *const f32) -> Self::F;
     /// The nearest integer to a sum's quotient.
     unsafe fn quotient(sum: Self::V, scale: Self::F, bias: Self::F) -> Self::V;
-    /// Of each 32 bits of both the upper words, and the lower ones; those of the second vector are the upper of the results.
+    /// Of each 32 bits of both the upper words, and the lower ones; those of the second vector are the upper of the
+    /// results.
     unsafe fn words(a: Self::V, b: Self::V) -> [Self::V; 2];
     unsafe fn cut(words: Self::V, range: [Self::V; 2]) -> Self::V;
     /// Whether a word without sign is below another.
@@ -253,8 +254,8 @@ const GROUPS: usize = MOST_TAPS / 4;
 /// The tap of a group that has less than four; its weights are 0.
 const NONE: usize = usize::MAX;
 
-/// Weights of up to 64 channels, taps side by side: of windows of three by three each of three columns is a group, else taps are in
-/// their order.
+/// Weights of up to 64 channels, taps side by side: of windows of three by three each of three columns is a group, else
+/// taps are in their order.
 pub(super) struct Filter {
     groups: [Group; GROUPS],
     /// What the sums begin with.
@@ -278,7 +279,8 @@ impl Filter {
     /// Of so many taps and channels, `weights.1` from tap to tap.
     ///
     /// # Safety
-    /// The processor has AVX-512 with VNNI; there are so many weights, of at most [`MOST_TAPS`] taps and [`CHANNELS`] channels.
+    /// The processor has AVX-512 with VNNI; there are so many weights, of at most [`MOST_TAPS`] taps and [`CHANNELS`]
+    /// channels.
     pub(super) unsafe fn of(weights: (*const i8, usize), [taps, channels]: [usize; 2]) -> Filter {
         let mut order = [[NONE; 4]; GROUPS];
         for tap in 0..taps {
@@ -320,7 +322,8 @@ impl Filter {
         };
     }
 
-    /// Sums of so many pixels and channels, [`CHANNELS`] from pixel to pixel, of which as many are written as a vector has.
+    /// Sums of so many pixels and channels, [`CHANNELS`] from pixel to pixel, of which as many are written as a vector
+    /// has.
     ///
     /// # Safety
     /// As for [`super::depthwise_integers::depthwise`]; taps and channels are the filter's.
@@ -343,8 +346,8 @@ impl Filter {
         }
     }
 
-    /// Has sums of lines of windows be bytes. The columns are the filter's channels, the first of them is `first` of the image's;
-    /// their ends are none of those that [go on](super::byte_ends::ByteEnds::goes_on).
+    /// Has sums of lines of windows be bytes. The columns are the filter's channels, the first of them is `first` of
+    /// the image's; their ends are none of those that [go on](super::byte_ends::ByteEnds::goes_on).
     ///
     /// # Safety
     /// As for [`Filter::sum`]; the pixels have places.
@@ -532,8 +535,8 @@ impl Four {
     }
 }
 
-/// The same address, of which it is not known what lies there: else the compiler reads all of it before a loop, and has registers for a
-/// part alone.
+/// The same address, of which it is not known what lies there: else the compiler reads all of it before a loop, and has
+/// registers for a part alone.
 #[inline(always)]
 fn opaque<T>(p: *const T) -> *const T {
     let mut address = p.expose_provenance();
@@ -636,7 +639,8 @@ unsafe fn lines_of<W: Wide, const STRIDE: usize>(
         let inside = inside.div_ceil(STRIDE).min(row.count);
         let mut this = add::<W>(end.start(), at!(lines, x), left);
         if STRIDE == 1 {
-            // A column is the right one of a pixel, the middle one of the next, and the left one of the one behind that.
+            // A column is the right one of a pixel, the middle one of the next, and the left one of the one behind
+            // that.
             let second = at!(lines, x.wrapping_add(1));
             this = add::<W>(this, second, middle);
             let mut next = add::<W>(end.start(), second, left);

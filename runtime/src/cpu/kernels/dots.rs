@@ -1,7 +1,8 @@
 //! Dot products of bytes in 32 bits, by each kind of instruction: tiles of a few rows by a panel of columns.
 //!
-//! A panel, of two vectors' columns or of one, is `[depth][columns][each]`, where `each` neighbours along the depth are what one instruction takes: four bytes for VNNI's dot
-//! products, two words for `pmaddwd` and for plain Rust. `pmaddubsw` is not used: its sums of two products saturate.
+//! A panel, of two vectors' columns or of one, is `[depth][columns][each]`, where `each` neighbours along the depth are
+//! what one instruction takes: four bytes for VNNI's dot products, two words for `pmaddwd` and for plain Rust.
+//! `pmaddubsw` is not used: its sums of two products saturate.
 
 use std::ops::Range;
 
@@ -171,7 +172,8 @@ macro_rules! by_rows {
     };
 }
 
-/// Multiplies rows by a panel of one or two vectors' columns. Rows of sums are written in order, each as long as the panel is wide.
+/// Multiplies rows by a panel of one or two vectors' columns. Rows of sums are written in order, each as long as the
+/// panel is wide.
 ///
 /// # Safety
 /// `rows` rows of A, a panel of B as deep, and `rows` rows of C, `ldc` apart; no more rows than the kind takes.
@@ -191,8 +193,8 @@ pub(super) unsafe fn dot_tile(dots: Dots, size: [usize; 2], a: Left, b: *const u
     }
 }
 
-/// Multiplies as [`dot_tile`] does where the kind [is wide](Dots::is_wide); sums become bytes. `places` are those of the tile, whose
-/// columns are `cols` of the ends'.
+/// Multiplies as [`dot_tile`] does where the kind [is wide](Dots::is_wide); sums become bytes. `places` are those of
+/// the tile, whose columns are `cols` of the ends'.
 ///
 /// # Safety
 /// As for [`dot_tile`]; rows and columns have places.

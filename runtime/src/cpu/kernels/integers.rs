@@ -1,10 +1,10 @@
-//! Products of integers of 8 bits: `C[M, N] = Σ A[M, K] · B[K, N]` in 32 bits, given to what follows tile by tile, or stored as bytes from
-//! the registers in which they were summed ([`super::byte_ends`]).
+//! Products of integers of 8 bits: `C[M, N] = Σ A[M, K] · B[K, N]` in 32 bits, given to what follows tile by tile, or
+//! stored as bytes from the registers in which they were summed ([`super::byte_ends`]).
 //!
-//! B is packed once, in the panels of [`super::dots`]. A panel leaves out rows before and behind those that are not 0 in all of its
-//! columns: what groups of a convolution share columns have, each with rows of its own, are the blocks of one matrix. Rows of A are
-//! copied into scratch for each task, bytes made unsigned for VNNI (`a + 128`, whose share of the sum is known beforehand) and words
-//! else.
+//! B is packed once, in the panels of [`super::dots`]. A panel leaves out rows before and behind those that are not 0
+//! in all of its columns: what groups of a convolution share columns have, each with rows of its own, are the blocks of
+//! one matrix. Rows of A are copied into scratch for each task, bytes made unsigned for VNNI (`a + 128`, whose share of
+//! the sum is known beforehand) and words else.
 
 use std::ops::Range;
 
@@ -43,8 +43,8 @@ impl PackedIntegers {
         PackedIntegers::blocks(dots, [k, n], 1, at)
     }
 
-    /// Packs a matrix of `blocks` matrices of `k` rows and `n` columns along its diagonal, and zeros; `at(row, column)` of the whole
-    /// matrix gives the elements of blocks.
+    /// Packs a matrix of `blocks` matrices of `k` rows and `n` columns along its diagonal, and zeros; `at(row, column)`
+    /// of the whole matrix gives the elements of blocks.
     ///
     /// # Errors
     /// As [`PackedIntegers::new`].
@@ -81,7 +81,8 @@ impl PackedIntegers {
                     let value = at(row, col);
                     sum = sum.wrapping_add(i32::from(value));
                     let place = ((row / each - panel.first) * columns / 2 * panel.vectors + j) * each + row % each;
-                    // SAFETY: inside what was allocated: `each` elements of `4 / each` bytes for each of the panel's rows and columns.
+                    // SAFETY: inside what was allocated: `each` elements of `4 / each` bytes for each of the panel's
+                    // rows and columns.
                     unsafe {
                         let to = data.as_ptr().add(panel.at);
                         match dots.takes_bytes() {
@@ -414,8 +415,9 @@ const MOST_SUMS: usize = 8192;
 
 /// Multiplies.
 ///
-/// Sums of few columns that do not fill panels lie side by side, so that rows together fill the vectors of what follows. Then the last
-/// panel comes first: what it writes past the last column is written over by sums of the next row.
+/// Sums of few columns that do not fill panels lie side by side, so that rows together fill the vectors of what
+/// follows. Then the last panel comes first: what it writes past the last column is written over by sums of the next
+/// row.
 ///
 /// # Safety
 /// `rows` writes all elements of its rows; the processor has the instructions that the weights were packed for.

@@ -4,8 +4,8 @@
 //! - [`threads`], [`workspace`]: a spinning pool; scratch memory that is allocated once.
 //! - [`gemm`], [`conv`]: packed products with the epilogue applied in cache; implicit and depthwise convolution;
 //!   [`conv_transposed`]: its transpose, phase by phase.
-//! - [`integers`], [`depthwise_integers`]: products of 8-bit integers, by the instructions of [`dots`]; [`stages`]: what follows them;
-//!   [`byte_ends`]: where that ends as bytes in registers.
+//! - [`integers`], [`depthwise_integers`]: products of 8-bit integers, by the instructions of [`dots`]; [`stages`]:
+//!   what follows them; [`byte_ends`]: where that ends as bytes in registers.
 //! - [`attention`], [`rows`], [`pool`]: fused attention, row and column reductions and norms, pooling.
 //! - [`math`]: elementwise functions over blocks; [`convert`]: f16 and bf16 storage.
 //!

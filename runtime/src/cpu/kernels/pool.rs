@@ -1,8 +1,8 @@
 //! Max and average pooling over images of any layout.
 //!
-//! Channels innermost (NHWC) is vectorised over channels, planes (NCHW) along their rows ([`super::pool_planes`]); other layouts go
-//! element by element. Output sizes are the caller's,
-//! so both rounding modes are served. NaN in a window gives NaN.
+//! Channels innermost (NHWC) is vectorised over channels, planes (NCHW) along their rows ([`super::pool_planes`]);
+//! other layouts go element by element. Output sizes are the caller's, so both rounding modes are served. NaN in a
+//! window gives NaN.
 #![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of `pool2d`")]
 
 use super::conv::ImageStrides;
@@ -38,8 +38,8 @@ pub(super) fn span(
 /// Pools f32 images.
 ///
 /// # Safety
-/// Every element that the shape and strides reach must be readable in `src`, writable in `dst`, exclusively and disjoint
-/// from `src`, for the call. Strides of the shape and dilations are at least 1.
+/// Every element that the shape and strides reach must be readable in `src`, writable in `dst`, exclusively and
+/// disjoint from `src`, for the call. Strides of the shape and dilations are at least 1.
 pub unsafe fn pool2d(
     ws: &Workspace,
     kind: PoolKind,
@@ -75,7 +75,8 @@ pub unsafe fn pool2d(
                     // A window in padding alone has the average 0.
                     count: count_of.max(1) as f32,
                 };
-                // SAFETY: only taps inside the image are read (an empty window reads nothing), one output pixel written.
+                // SAFETY: only taps inside the image are read (an empty window reads nothing), one output pixel
+                // written.
                 unsafe {
                     let image = n as isize * src_strides.n + first as isize * src_strides.c;
                     let from = src

@@ -1,12 +1,13 @@
-//! Pooling of planes, as channels-first images have them: each output row is a fold of image rows, then of that row's columns.
+//! Pooling of planes, as channels-first images have them: each output row is a fold of image rows, then of that row's
+//! columns.
 //!
 //! ```text
 //! line[x] = fold of the rows of the window at x          vectors along the image's row
 //! y[ox]   = fold of line[ox * stride + k * dilation]     vectors along the output's row
 //! ```
 //!
-//! So a window of `kh * kw` taps takes `kh + kw` operations. For strides above 1 the line lies by its remainders, so that each tap is
-//! one run of neighbours again. What is beside the image is filled once, by what folds to nothing.
+//! So a window of `kh * kw` taps takes `kh + kw` operations. For strides above 1 the line lies by its remainders, so
+//! that each tap is one run of neighbours again. What is beside the image is filled once, by what folds to nothing.
 #![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of `pool2d`")]
 
 use super::conv::ImageStrides;
@@ -14,7 +15,8 @@ use super::pool::{PoolKind, PoolShape, span};
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{SyncPtr, Workspace};
 
-/// How many image rows' worth of elements the line may take: windows that are far longer than the image have another kernel.
+/// How many image rows' worth of elements the line may take: windows that are far longer than the image have another
+/// kernel.
 const LONGEST: usize = 4;
 
 /// What the rows of one call share.

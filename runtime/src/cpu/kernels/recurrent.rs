@@ -1,5 +1,5 @@
-//! Steps of recurrent layers over a few rows of the batch: each row of the weights is multiplied with the state of every
-//! row while it is in the first-level cache.
+//! Steps of recurrent layers over a few rows of the batch: each row of the weights is multiplied with the state of
+//! every row while it is in the first-level cache.
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "kernel bodies under the contract of the public function"
@@ -31,7 +31,8 @@ pub(crate) struct Rows<'a> {
     pub scratch: *mut f32,
 }
 
-/// Returns how many numbers of scratch so many rows need: the hidden state, the cell state, and the gates' sums of each.
+/// Returns how many numbers of scratch so many rows need: the hidden state, the cell state, and the gates' sums of
+/// each.
 pub(crate) fn scratch_floats(layer: &Recurrent, hidden: usize, rows: usize) -> usize {
     (2 + layer.cell.gates() as usize) * hidden * rows
 }

@@ -1,9 +1,10 @@
-//! What most quantised products begin their end with, in few operations: sums are scaled, a bias is added, the quotient is rounded,
-//! moved and cut.
+//! What most quantised products begin their end with, in few operations: sums are scaled, a bias is added, the quotient
+//! is rounded, moved and cut.
 //!
-//! `round((sum · scale + bias) / by)` is computed as `round(sum · (scale / by) + bias / by)`: one multiply-add. The two differ before they
-//! are rounded by no more than [`margin`], so that they are the same whole number unless the value is that near a tie. A block with such
-//! a value is computed again as it is written: results are always those of the stages.
+//! `round((sum · scale + bias) / by)` is computed as `round(sum · (scale / by) + bias / by)`: one multiply-add. The two
+//! differ before they are rounded by no more than [`margin`], so that they are the same whole number unless the value
+//! is that near a tie. A block with such a value is computed again as it is written: results are always those of the
+//! stages.
 
 use super::requantised_bytes::{Ending, bytes_of_columns};
 use super::simd::{Simd, simd_dispatch};
@@ -150,9 +151,9 @@ impl<'a> Left<'a> {
     }
 }
 
-/// How far apart both ways of computing a quotient are at most, where it is inside the range and biases over the divisor are at most
-/// `bias`: a rounding is 2⁻²⁴ of its result. There are four of the product, three of the bias (one where the zero point is added to it)
-/// and three of the quotient; a product is the quotient less the bias.
+/// How far apart both ways of computing a quotient are at most, where it is inside the range and biases over the
+/// divisor are at most `bias`: a rounding is 2⁻²⁴ of its result. There are four of the product, three of the bias (one
+/// where the zero point is added to it) and three of the quotient; a product is the quotient less the bias.
 pub(super) fn margin(range: [f32; 2], bias: f32) -> f32 {
     let quotient = range[0].abs().max(range[1].abs()) + 1.0;
     (quotient + bias) * ROUNDINGS

@@ -1,5 +1,5 @@
-//! Sums that end as bytes, in registers from the load to the store: requantised once, as most products are, or read again as what they
-//! mean, with a residual or without, and requantised to another scale.
+//! Sums that end as bytes, in registers from the load to the store: requantised once, as most products are, or read
+//! again as what they mean, with a residual or without, and requantised to another scale.
 
 use super::requantise::{
     Left, MOST_MARGIN, Quotients, ROUNDINGS, Requantise, Requantised, Rounded, exact, is_small, margin,
@@ -42,7 +42,8 @@ impl Ending<'_> {
         self.again.as_ref()
     }
 
-    /// Reads `store`, or `[− zero] · scale [+ residual] [max 0] round(/ by) [± zero] max min store`, of neighbouring bytes.
+    /// Reads `store`, or `[− zero] · scale [+ residual] [max 0] round(/ by) [± zero] max min store`, of neighbouring
+    /// bytes.
     pub(super) fn of<'a>(form: &Requantise<'a>) -> Option<Ending<'a>> {
         let mut left = Left(form.rest);
         let mut range = form.range.map(|end| end + form.zero);

@@ -1,7 +1,7 @@
 //! What follows a product of integers: sums become floats, and a list of stages works on them in registers.
 //!
-//! A block of a few rows by two vectors is loaded once, goes through all stages and is stored; no stage reads or writes memory but
-//! what it names.
+//! A block of a few rows by two vectors is loaded once, goes through all stages and is stored; no stage reads or writes
+//! memory but what it names.
 
 use super::isa::Isa;
 use super::math::{Unary, unary_ptr};
@@ -160,7 +160,8 @@ simd_dispatch! {
     /// Does stages to floats that lie one after another. A row of a store's place is two vectors.
     ///
     /// # Safety
-    /// There are `n` floats, and places for as many; these are the same, or do not overlap. No other stage names a place.
+    /// There are `n` floats, and places for as many; these are the same, or do not overlap. No other stage names a
+    /// place.
     pub unsafe fn stages_of_floats(from: *const f32, n: usize, stages: &[Stage]) = stages_of_floats_body
 }
 simd_dispatch! {
@@ -438,8 +439,8 @@ unsafe fn apply<S: Simd>(op: StageOp, x: S::V, y: S::V) -> S::V {
     }
 }
 
-/// Less than 0.5 only where any number within 4 units in the last place of `quotient` rounds as it does, to `near`: as far as the
-/// product by an inverse is from the rounded quotient (two roundings each).
+/// Less than 0.5 only where any number within 4 units in the last place of `quotient` rounds as it does, to `near`: as
+/// far as the product by an inverse is from the rounded quotient (two roundings each).
 #[inline(always)]
 unsafe fn distance_from_tie<S: Simd>(quotient: S::V, near: S::V) -> S::V {
     // SAFETY: the level's instructions are there.

@@ -1,9 +1,10 @@
 //! 3x3 convolution of stride 1 by Winograd's F(4x4, 3x3): a quarter of the multiplications (Lavin and Gray, 2015).
 //!
-//! Every 6x6 patch of the image becomes 36 numbers per channel, the 36 products over channels are GEMMs, and 6x6 results become
-//! 4x4 outputs. First all patches are transformed (shared scratch), then each task multiplies and transforms back some rows of
-//! patches for one panel of output channels, with bias, residual, activation and epilogue on finished output rows. In f32 the
-//! error is about ten times that of direct summation: below 2e-5 of the sum of magnitudes, as the tests hold it to.
+//! Every 6x6 patch of the image becomes 36 numbers per channel, the 36 products over channels are GEMMs, and 6x6
+//! results become 4x4 outputs. First all patches are transformed (shared scratch), then each task multiplies and
+//! transforms back some rows of patches for one panel of output channels, with bias, residual, activation and epilogue
+//! on finished output rows. In f32 the error is about ten times that of direct summation: below 2e-5 of the sum of
+//! magnitudes, as the tests hold it to.
 #![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of `winograd`")]
 #![expect(
     clippy::needless_range_loop,

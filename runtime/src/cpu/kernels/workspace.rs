@@ -68,8 +68,8 @@ impl AlignedBuf {
         NonNull::new(raw).map(|ptr| AlignedBuf { ptr, len })
     }
 
-    /// Grows to at least `len` bytes, in pages; what it held is lost then. `None`, and nothing changed, where the system gives no
-    /// such memory.
+    /// Grows to at least `len` bytes, in pages; what it held is lost then. `None`, and nothing changed, where the
+    /// system gives no such memory.
     pub fn grow(&mut self, len: usize) -> Option<()> {
         if self.len < len {
             *self = AlignedBuf::try_new(len.checked_next_multiple_of(4096)?)?;
@@ -167,8 +167,8 @@ impl Workspace {
         &self.pool
     }
 
-    /// Grows scratch to at least these sizes in bytes; contents are lost when it grows. False where the system gives no such memory,
-    /// which [`Workspace::lacked`] says once.
+    /// Grows scratch to at least these sizes in bytes; contents are lost when it grows. False where the system gives no
+    /// such memory, which [`Workspace::lacked`] says once.
     pub fn reserve(&mut self, per_thread: usize, shared: usize) -> bool {
         let all = self.per_thread.iter_mut().map(|buf| (buf, per_thread));
         let grown = all

@@ -50,7 +50,8 @@ impl LoopsExec {
     /// Runs the kernel.
     ///
     /// # Safety
-    /// `params` are the kernel's buffers at the sizes it was prepared for; scratch of `env` has [`Self::scratch`] bytes.
+    /// `params` are the kernel's buffers at the sizes it was prepared for; scratch of `env` has [`Self::scratch`]
+    /// bytes.
     pub(crate) unsafe fn run(&self, env: &Env<'_>, params: &[*mut u8]) {
         let blocks = self.nest.blocks();
         let params = Params(params);

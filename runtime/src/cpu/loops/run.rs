@@ -18,7 +18,8 @@ pub(super) trait RunStage {
     /// Runs a stage on the block of `rows` and `cols` from `idx` on; its results become variables.
     ///
     /// # Safety
-    /// As for `LoopsExec::run`; `externals` are what the stage reads, and offsets of `scratch` those that were laid out.
+    /// As for `LoopsExec::run`; `externals` are what the stage reads, and offsets of `scratch` those that were laid
+    /// out.
     unsafe fn run(
         &self,
         env: &Env<'_>,

@@ -178,7 +178,8 @@ pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i
     grouped_conv([channels, filters, kernel, stride, pad, groups], DType::F32, false)
 }
 
-/// As [`conv`]; of bytes, sums are stored as they are. `shuffled` stores filter `o` of group `g` as channel `o · groups + g`.
+/// As [`conv`]; of bytes, sums are stored as they are. `shuffled` stores filter `o` of group `g` as channel
+/// `o · groups + g`.
 fn grouped_conv(
     [channels, filters, kernel, stride, pad, groups]: [i64; 6],
     dtype: DType,
@@ -314,7 +315,8 @@ fn grouped_conv(
     b.kernel
 }
 
-/// Convolutions of bytes: depthwise with windows that leave the image on every side, pixels of several images, filters of few columns.
+/// Convolutions of bytes: depthwise with windows that leave the image on every side, pixels of several images, filters
+/// of few columns.
 #[test]
 fn convolutions_of_bytes() {
     for size in [
@@ -493,7 +495,8 @@ fn attention_fused_and_composed() {
     assert_eq!(names.iter().filter(|n| **n == "gemm").count(), 2, "{names:?}");
 }
 
-/// A tile of a depthwise convolution has all channels: more than a tile program takes at once, and not a multiple of that.
+/// A tile of a depthwise convolution has all channels: more than a tile program takes at once, and not a multiple of
+/// that.
 #[test]
 fn wide_depthwise_convolutions_with_a_program_behind_them() {
     for (channels, dtype) in [(2100, DType::F32), (4999, DType::F32), (2100, DType::F16)] {

@@ -185,8 +185,8 @@ fn folds_of_every_kind_along_rows_and_columns() {
     }
 }
 
-/// A whole tensor is folded through a permutation of it, which may be walked in any order where that decides nothing; beside it a tensor
-/// that lies otherwise.
+/// A whole tensor is folded through a permutation of it, which may be walked in any order where that decides nothing;
+/// beside it a tensor that lies otherwise.
 #[test]
 fn folds_of_permuted_tensors() {
     for (dtype, op) in [

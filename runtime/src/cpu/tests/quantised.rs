@@ -25,7 +25,8 @@ fn quantise(b: &mut Build, x: ExprId, scale: ExprId, zero: f64) -> ExprId {
     b.cast(DType::I8, cut)
 }
 
-/// An image with channels outermost, which is padded, quantised and stored with channels innermost. The scale is a constant or what the run gives.
+/// An image with channels outermost, which is padded, quantised and stored with channels innermost. The scale is a
+/// constant or what the run gives.
 fn image([h, w, channels]: [i64; 3], given: bool) -> Kernel {
     let mut b = Build::new("image");
     let x = b.read("x", DType::F32, c(h * w * channels));
@@ -97,7 +98,8 @@ fn bytes_are_quantised_again() {
     }
 }
 
-/// A product of integers that is quantised, put through a function of several steps and quantised again: the byte between is read twice.
+/// A product of integers that is quantised, put through a function of several steps and quantised again: the byte
+/// between is read twice.
 fn product_with_a_function(keep: bool) -> Kernel {
     let mut kernel = matmul(DType::I8, DType::I8, true, false, After::Nothing);
     let mut b = Build::new("product_with_a_function");
@@ -153,7 +155,8 @@ fn functions_of_a_byte_follow_products() {
     }
 }
 
-/// A product of `k` deep rows by `n` columns: scaled and moved by column, quantised, and quantised again by another scale.
+/// A product of `k` deep rows by `n` columns: scaled and moved by column, quantised, and quantised again by another
+/// scale.
 fn requantised(k: i64, n: i64, twice: bool) -> Kernel {
     with_end(k, n, DType::I8, |b, moved| {
         let by = b.num(0.25);

@@ -1,9 +1,9 @@
 //! comgr's C interface, as far as disassembly needs it: AMD's code object manager, hiprtc's own back end.
 //!
-//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`shared`]; a table that was loaded
-//! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
-//! undefined behaviour.
+//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`shared`]; a table
+//! that was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is
+//! carried, never undefined behaviour.
 
 #[allow(
     warnings,
@@ -21,15 +21,15 @@ pub use dylib::{Attempt, Loaded, NotFound, Search};
 /// The names under which the library is looked for, in this order.
 pub const SONAMES: &[&str] = &["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"];
 
-/// Gives the process's one comgr: the one that is loaded already (by this function, or by hiprtc), else the one that `search`
-/// finds first.
+/// Gives the process's one comgr: the one that is loaded already (by this function, or by hiprtc), else the one that
+/// `search` finds first.
 ///
-/// A second comgr beside it, or the same one closed and opened again, would register its options with LLVM a second time, and
-/// LLVM ends the process on that.
+/// A second comgr beside it, or the same one closed and opened again, would register its options with LLVM a second
+/// time, and LLVM ends the process on that.
 ///
 /// # Errors
-/// [`NotFound`] lists every place looked at: no file, the loader's reason, or an entry point that is missing. The next call
-/// looks again.
+/// [`NotFound`] lists every place looked at: no file, the loader's reason, or an entry point that is missing. The next
+/// call looks again.
 pub fn shared(search: &Search) -> Result<&'static Loaded<ComgrLibrary>, NotFound> {
     static COMGR: OnceLock<Loaded<ComgrLibrary>> = OnceLock::new();
     static OPENING: Mutex<()> = Mutex::new(());

@@ -1,9 +1,9 @@
 //! The CUDA driver's C interface: devices, contexts, memory, streams, events, modules, launches.
 //!
-//! `bindings.rs` is generated from CUDA 12.9's header by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no CUDA is needed to build. The library comes with NVIDIA's kernel driver and is opened with `dlopen` by
-//! [`load`]; a table that was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer driver
-//! adds is carried, never undefined behaviour.
+//! `bindings.rs` is generated from CUDA 12.9's header by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no CUDA is needed to build. The library comes with NVIDIA's kernel driver and is opened
+//! with `dlopen` by [`load`]; a table that was loaded has every entry point. Enums are newtypes over the C integer: a
+//! value that a newer driver adds is carried, never undefined behaviour.
 
 use std::path::PathBuf;
 

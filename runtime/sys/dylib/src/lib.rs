@@ -1,8 +1,8 @@
 //! Where ROCm's and CUDA's shared libraries are looked for, and how one is opened.
 //!
 //! graphc builds and starts where neither is: each library is opened by name when it is first asked for. Before: a
-//! [`Search`] (a plain struct; nothing here reads the environment). After: a [`Loaded`] table of entry points, every one
-//! of them resolved, or a [`NotFound`] that lists each place looked at with what was wrong there.
+//! [`Search`] (a plain struct; nothing here reads the environment). After: a [`Loaded`] table of entry points, every
+//! one of them resolved, or a [`NotFound`] that lists each place looked at with what was wrong there.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 /// Says where libraries are looked for, in order: `explicit` alone when given; else `dirs`, then the dynamic loader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Search {
-    /// A library file, or a folder that holds it, itself or in its `lib` or `lib64`. When set, nothing else is tried: the
-    /// user's word is not second-guessed.
+    /// A library file, or a folder that holds it, itself or in its `lib` or `lib64`. When set, nothing else is tried:
+    /// the user's word is not second-guessed.
     pub explicit: Option<PathBuf>,
     /// Folders tried before the loader's own path.
     pub dirs: Vec<PathBuf>,
@@ -136,8 +136,9 @@ pub fn open<T>(
 
 /// Opens a library that stays loaded until the process ends, whatever becomes of the value.
 ///
-/// ROCm's libraries start threads and register exit handlers, which must not outlive their code. Those that are built on LLVM
-/// register its options as well: LLVM stays when they are closed, and ends the process when they are opened again.
+/// ROCm's libraries start threads and register exit handlers, which must not outlive their code. Those that are built
+/// on LLVM register its options as well: LLVM stays when they are closed, and ends the process when they are opened
+/// again.
 ///
 /// # Safety
 /// As for [`Library::new`]: the library's initialisers run.

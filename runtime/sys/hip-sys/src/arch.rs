@@ -1,15 +1,16 @@
 //! The architecture of a device, as code objects name it (`gfx90a:sramecc+:xnack-`).
 //!
-//! No attribute gives it: it is a field of the properties struct, whose layout differs between ROCm's majors. The one asked for
-//! here, `hipGetDevicePropertiesR0600`, has kept its layout and its symbol since ROCm 6.0. It is looked up by itself, so that
-//! an older runtime still loads and only this question fails.
+//! No attribute gives it: it is a field of the properties struct, whose layout differs between ROCm's majors. The one
+//! asked for here, `hipGetDevicePropertiesR0600`, has kept its layout and its symbol since ROCm 6.0. It is looked up by
+//! itself, so that an older runtime still loads and only this question fails.
 
 use std::ffi::c_int;
 use std::path::Path;
 
 use crate::hipError_t;
 
-/// `offsetof(hipDeviceProp_tR0600, gcnArchName)`, a `char[256]`, and room for the whole struct (1472 bytes in ROCm 7.2).
+/// `offsetof(hipDeviceProp_tR0600, gcnArchName)`, a `char[256]`, and room for the whole struct (1472 bytes in ROCm
+/// 7.2).
 const GCN_ARCH_NAME: usize = 1160;
 const ROOM: usize = 8192;
 

@@ -1,12 +1,12 @@
 //! The HIP runtime's C interface: devices, memory, streams, events, modules, launches, graphs.
 //!
-//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded
-//! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
-//! undefined behaviour.
+//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that
+//! was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried,
+//! never undefined behaviour.
 //!
-//! Device facts are asked for attribute by attribute: the properties struct differs between ROCm's majors. [`arch()`] has the one
-//! exception.
+//! Device facts are asked for attribute by attribute: the properties struct differs between ROCm's majors. [`arch()`]
+//! has the one exception.
 
 mod arch;
 #[allow(

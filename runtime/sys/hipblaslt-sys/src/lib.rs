@@ -1,8 +1,10 @@
-//! hipBLASLt's C interface: handles, descriptors of products and matrices, the heuristic, and the product with its epilogue.
+//! hipBLASLt's C interface: handles, descriptors of products and matrices, the heuristic, and the product with its
+//! epilogue.
 //!
-//! `bindings.rs` is written by hand after ROCm 7.2's `<hipblaslt/hipblaslt.h>`, of which graphc calls few functions; a test holds it
-//! against that header. The library is opened with `dlopen` by [`load`]; a table that was loaded has every entry point. Enums
-//! are newtypes over the C integer: a value that a newer ROCm adds is carried, never undefined behaviour.
+//! `bindings.rs` is written by hand after ROCm 7.2's `<hipblaslt/hipblaslt.h>`, of which graphc calls few functions; a
+//! test holds it against that header. The library is opened with `dlopen` by [`load`]; a table that was loaded has
+//! every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never undefined
+//! behaviour.
 
 #[expect(non_snake_case, non_camel_case_types, reason = "hipBLASLt's names")]
 mod bindings;

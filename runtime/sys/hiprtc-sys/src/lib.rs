@@ -1,9 +1,9 @@
 //! hiprtc's C interface: HIP C++ source to an AMD GPU code object.
 //!
-//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded
-//! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
-//! undefined behaviour.
+//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that
+//! was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried,
+//! never undefined behaviour.
 //!
 //! hiprtc's home: `libhiprtc.so.7` alone in ROCm 7, both libraries in 6, inside `libamdhip64.so.5` in 5.
 

@@ -1,9 +1,9 @@
 //! MIOpen's C interface: convolution (immediate and find mode), pooling, softmax, activation, batch norm.
 //!
-//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded
-//! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
-//! undefined behaviour.
+//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that
+//! was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried,
+//! never undefined behaviour.
 //!
 //! The header is read as C++ (3.5 names a struct without its tag), its functions are `extern "C"`.
 
@@ -83,21 +83,22 @@ pub fn load_with(search: &Search, user_database: Option<&Path>) -> Result<Loaded
         if dylib::is_loaded(SONAMES) {
             return Err(LoadError::LoadedWith(set.clone()));
         }
-        // SAFETY: Rust's own readers of the environment share a lock with this. MIOpen, which reads this variable, is not loaded; readers
-        // of others by C are told of by who gives the folder.
+        // SAFETY: Rust's own readers of the environment share a lock with this. MIOpen, which reads this variable, is
+        // not loaded; readers of others by C are told of by who gives the folder.
         unsafe { std::env::set_var(USER_DATABASE, folder) };
         *set = Some(folder.to_owned());
     }
     load(search).map_err(LoadError::NotFound)
 }
 
-/// Opens the table of find modes of the MIOpen that was opened at `library`. Older ones have no such functions, and are of use without.
+/// Opens the table of find modes of the MIOpen that was opened at `library`. Older ones have no such functions, and are
+/// of use without.
 ///
 /// # Errors
 /// The loader's reason: an entry point that is missing.
 pub fn load_find(library: &Path) -> Result<MiopenFindLibrary, String> {
-    // SAFETY: the library is loaded already, so this runs no initialiser and gives the same one; the bindings' signatures are those
-    // of this library's own headers.
+    // SAFETY: the library is loaded already, so this runs no initialiser and gives the same one; the bindings'
+    // signatures are those of this library's own headers.
     unsafe { MiopenFindLibrary::new(library) }.map_err(|error| match std::error::Error::source(&error) {
         Some(source) => source.to_string(),
         None => error.to_string(),

@@ -1,9 +1,9 @@
 //! NVRTC's C interface: CUDA C++ source to an NVIDIA GPU's machine code (a cubin) and PTX.
 //!
-//! `bindings.rs` is generated from CUDA 12.9's header by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no CUDA is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded has
-//! every entry point. Enums are newtypes over the C integer: a value that a newer CUDA adds is carried, never undefined
-//! behaviour.
+//! `bindings.rs` is generated from CUDA 12.9's header by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no CUDA is needed to build. The library is opened with `dlopen` by [`load`]; a table that
+//! was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer CUDA adds is carried,
+//! never undefined behaviour.
 
 use std::path::PathBuf;
 
@@ -32,8 +32,9 @@ pub fn default_search() -> Search {
     }
 }
 
-/// Looks at `path` and nowhere else: the library's file, the folder that holds it, a CUDA toolkit's folder, or the folder that
-/// the packages `nvidia-cuda-nvrtc-cu12` or `nvidia-cuda-nvrtc` were installed to (Python's `site-packages`).
+/// Looks at `path` and nowhere else: the library's file, the folder that holds it, a CUDA toolkit's folder, or the
+/// folder that the packages `nvidia-cuda-nvrtc-cu12` or `nvidia-cuda-nvrtc` were installed to (Python's
+/// `site-packages`).
 pub fn search_at(path: impl Into<PathBuf>) -> Search {
     let path = path.into();
     if !path.is_dir() {

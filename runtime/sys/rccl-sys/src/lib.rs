@@ -1,8 +1,9 @@
 //! RCCL's and NCCL's C interface, which is one: communicators, sums and joins over several GPUs.
 //!
-//! `bindings.rs` has what graphc calls of ROCm 7.2's `rccl.h`, in the form that `scripts/generate-bindings.sh` gives, and is checked
-//! in, so no ROCm is needed to build. NVIDIA's `nccl.h` declares the same functions with the same numbers from NCCL 2.10 on. The library
-//! is opened with `dlopen` by [`load`]; a table that was loaded has every entry point.
+//! `bindings.rs` has what graphc calls of ROCm 7.2's `rccl.h`, in the form that `scripts/generate-bindings.sh` gives,
+//! and is checked in, so no ROCm is needed to build. NVIDIA's `nccl.h` declares the same functions with the same
+//! numbers from NCCL 2.10 on. The library is opened with `dlopen` by [`load`]; a table that was loaded has every entry
+//! point.
 
 #[allow(
     warnings,

@@ -1,11 +1,12 @@
 //! rocBLAS's C interface: handles, streams, workspaces and GEMM in every dtype (`gemm_ex`).
 //!
-//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded
-//! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
-//! undefined behaviour.
+//! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc
+//! calls) and checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that
+//! was loaded has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried,
+//! never undefined behaviour.
 //!
-//! `rocblas_initialize` is left out on purpose: it aborts the process where there is no GPU. Ask HIP for the device count first.
+//! `rocblas_initialize` is left out on purpose: it aborts the process where there is no GPU. Ask HIP for the device
+//! count first.
 
 #[allow(
     warnings,

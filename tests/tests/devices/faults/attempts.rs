@@ -10,8 +10,8 @@ use graphc::runtime::gpu::GpuDevice;
 
 use super::control::Control;
 
-/// Of calls that are made more often than twice as often as this, so many are failed from the first on, as many to the last, and as
-/// many between; `GRAPHC_ALL_FAULTS=1` takes all.
+/// Of calls that are made more often than twice as often as this, so many are failed from the first on, as many to the
+/// last, and as many between; `GRAPHC_ALL_FAULTS=1` takes all.
 const SAMPLED: u64 = 2;
 
 /// What a failed call stands for.
@@ -126,8 +126,8 @@ impl Attempts<'_> {
         self.excuse = Some(why);
     }
 
-    /// Does something. Where it fails it must say so properly, and go well the next time, unless the device is lost: then everything
-    /// says that, and nothing more is asked of the driver.
+    /// Does something. Where it fails it must say so properly, and go well the next time, unless the device is lost:
+    /// then everything says that, and nothing more is asked of the driver.
     pub fn go<T>(&mut self, what: &str, mut f: impl FnMut() -> Result<T, RuntimeError>) -> Option<T> {
         if self.lost {
             return self.stays_lost(what, f);
@@ -200,7 +200,8 @@ pub fn count(control: &Control, scenario: &Scenario<'_>) -> BTreeMap<String, u64
 
 /// Runs a scenario once for each call that it makes (or some of them), which fails, with each [`Effect`]:
 ///
-/// - an error names the call and its code, and what was asked for next goes well; or the device is said lost from then on;
+/// - an error names the call and its code, and what was asked for next goes well; or the device is said lost from then
+///   on;
 /// - nothing is left behind: memory, streams, events, modules, graphs, captures;
 /// - a failure that nobody is told of is one that the program can do without.
 ///
@@ -239,7 +240,8 @@ pub fn sweep_within(control: &Control, name: &str, scenario: &Scenario<'_>, time
             }
         }
     }
-    // What runs on the device and fails there: all of it, or Fibonacci's numbers as far as there are launches and copies.
+    // What runs on the device and fails there: all of it, or Fibonacci's numbers as far as there are launches and
+    // copies.
     for kind in ["launch", "copy"] {
         let mut numbers = (1, 2);
         loop {

@@ -40,7 +40,8 @@ fn assert_given_up(error: &RuntimeError, later: &RuntimeError) {
     );
 }
 
-/// What hangs is met first by a wait for a run, for a tensor, for a copy, by a future, or by what ends memory while others run.
+/// What hangs is met first by a wait for a run, for a tensor, for a copy, by a future, or by what ends memory while
+/// others run.
 #[test]
 fn every_wait_for_what_does_not_end_is_over_in_time() {
     let Some(control) = Control::new(&[("GRAPHC_EMU_ARCH", ARCH)]) else {

@@ -1,9 +1,9 @@
-//! Each call of the driver failed once, in everything that programs do on a GPU: an error says which call it was, nothing is left
-//! behind, and the next run is right; or the device is said lost, and everything afterwards says so.
+//! Each call of the driver failed once, in everything that programs do on a GPU: an error says which call it was,
+//! nothing is left behind, and the next run is right; or the device is said lost, and everything afterwards says so.
 //!
-//! On the emulated GPU behind HIP's interface, which fails calls on request and counts what was not given back. Without a ROCm to
-//! compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, launch and copy, not a sample of
-//! those that come again and again.
+//! On the emulated GPU behind HIP's interface, which fails calls on request and counts what was not given back. Without
+//! a ROCm to compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, launch and
+//! copy, not a sample of those that come again and again.
 
 mod attempts;
 mod control;
@@ -136,7 +136,8 @@ fn step_by_step(executable: &Executable, attempts: &mut Attempts<'_>) {
     }
 }
 
-/// Runs with the same addresses until they are captured, captured ones, and more sets of addresses than graphs are kept.
+/// Runs with the same addresses until they are captured, captured ones, and more sets of addresses than graphs are
+/// kept.
 fn captured<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
     let want = want(program, x);
     let inputs = Tensors::from([("x".to_owned(), x.clone())]);
@@ -272,7 +273,8 @@ fn state(program: &Arc<Program>) -> Box<Scenario<'_>> {
     })
 }
 
-/// Runs that are not waited for: several at once, asked whether they are done, passed on before they are, as futures, dropped.
+/// Runs that are not waited for: several at once, asked whether they are done, passed on before they are, as futures,
+/// dropped.
 fn pending<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
     let once = want(program, x);
     let twice = want(program, &host(&once, &x.shape));
@@ -427,7 +429,8 @@ fn runs_that_are_timed() {
     sweep(&control, "timed runs", &*profiled(&program, &x));
 }
 
-/// Looking for devices and opening one. There is no device yet that could be lost: whatever fails, the next try is a new one.
+/// Looking for devices and opening one. There is no device yet that could be lost: whatever fails, the next try is a
+/// new one.
 #[test]
 fn a_device_that_is_opened() {
     let Some(control) = control() else { return };
@@ -562,8 +565,8 @@ fn weights_that_are_streamed() {
     );
 }
 
-/// `graphc tune` measures on the device: what fails there ends it and is no candidate's fault, and the next time it goes on where it
-/// was.
+/// `graphc tune` measures on the device: what fails there ends it and is no candidate's fault, and the next time it
+/// goes on where it was.
 #[test]
 fn tuning_that_meets_a_fault() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Each call of RCCL failed once, on each rank: an error says which call of which rank it was, no rank waits for ever, and nothing is left
-//! of what was made; devices that are opened again compute the right thing.
+//! Each call of RCCL failed once, on each rank: an error says which call of which rank it was, no rank waits for ever,
+//! and nothing is left of what was made; devices that are opened again compute the right thing.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 

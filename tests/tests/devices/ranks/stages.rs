@@ -1,4 +1,5 @@
-//! Layers on several devices, one after the other: what stages compute, what they move, and what happens where one fails.
+//! Layers on several devices, one after the other: what stages compute, what they move, and what happens where one
+//! fails.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::time::Duration;
@@ -433,7 +434,8 @@ fn a_stage_that_fails_leaves_nothing_and_the_next_run_is_right() {
     session.run(&[("x", &x(3))]).expect("it runs");
     let calls = lines(&hip, c"graphcEmuCalls");
     let kept = live(&hip);
-    // What is made anew after a failure has the events of its own runs alone, not those of the forms before: never more.
+    // What is made anew after a failure has the events of its own runs alone, not those of the forms before: never
+    // more.
     let mut events = kept["events"];
     // Each call of a run fails once, with a code that leaves the device as it is.
     let mut failed = 0;

@@ -235,8 +235,8 @@ const WAVE_K: &[WaveK] = &[
     (NO_DOT, "Dot<2, f16, f32>", [16, 32, 32], "1, false", 4, 4),
 ];
 
-/// Few rows: the sizes but for the waves, elements of both operands at once, the epilogue's width. Weights lie along k where
-/// a wave takes more than one column.
+/// Few rows: the sizes but for the waves, elements of both operands at once, the epilogue's width. Weights lie along k
+/// where a wave takes more than one column.
 const GEMV: &[(&str, usize, usize, Layout, Layout)] = &[
     ("f16, f32, 4, 2, 2", 4, 2, AlongK(8), AlongK(8)),
     ("f16, f32, 1, 4, 2", 1, 4, AlongK(8), AlongK(8)),
@@ -325,7 +325,8 @@ fn tiles(arch: &str) -> Vec<Tiling> {
     cases
 }
 
-/// Sizes that reach every edge of a tiling: one element, tiles that are cut on each side, less and more than a tile deep.
+/// Sizes that reach every edge of a tiling: one element, tiles that are cut on each side, less and more than a tile
+/// deep.
 pub fn sizes(tiling: &Tiling) -> Vec<[usize; 3]> {
     let step = |layout: Layout| match layout {
         AlongRows(width) => width,

@@ -1,5 +1,5 @@
-//! Products through the device library's matrix kernels: the text of a kernel for a tiling, its operands, and what comes out
-//! of an emulated GPU beside the product computed here.
+//! Products through the device library's matrix kernels: the text of a kernel for a tiling, its operands, and what
+//! comes out of an emulated GPU beside the product computed here.
 
 pub mod cases;
 

@@ -1,5 +1,5 @@
-//! Small graphs whose every element is decided by a rule that is easy to get wrong: integers that wrap and round, narrow
-//! types, empty axes.
+//! Small graphs whose every element is decided by a rule that is easy to get wrong: integers that wrap and round,
+//! narrow types, empty axes.
 //!
 //! The reference evaluator = the optimised graph = the plan = the CPU device = the generated HIP, executed on the host.
 
@@ -439,7 +439,8 @@ fn views_and_orders_of_narrow_integers() {
     check_all(&cases);
 }
 
-/// `round(x / s)` where the quotient is a tie in f32, or next to one: what f32 division gives, not a product with `1 / s`.
+/// `round(x / s)` where the quotient is a tie in f32, or next to one: what f32 division gives, not a product with
+/// `1 / s`.
 #[test]
 fn quantised_ties_are_those_of_the_quotient() {
     for scale in [0.1f32, 0.3, 0.7, 1.3, 0.0078] {
@@ -464,8 +465,8 @@ fn quantised_ties_are_those_of_the_quotient() {
     }
 }
 
-/// Groups of a quantised 1x1 convolution whose channels are then shuffled: groups as wide as tiles, and such that tiles have parts of
-/// several. Scales are powers of two, so that nothing rounds but the quantisation.
+/// Groups of a quantised 1x1 convolution whose channels are then shuffled: groups as wide as tiles, and such that tiles
+/// have parts of several. Scales are powers of two, so that nothing rounds but the quantisation.
 #[test]
 fn shuffled_channels_of_quantised_convolutions() {
     let mut cases = Vec::new();

@@ -1,4 +1,5 @@
-//! Resizing with filters that are wider than the pixels beside a position, with crops, and by sizes that keep the aspect.
+//! Resizing with filters that are wider than the pixels beside a position, with crops, and by sizes that keep the
+//! aspect.
 //!
 //! Sizes are numbers here. Each axis is multiplied with a table of weights, `[input, output]`.
 

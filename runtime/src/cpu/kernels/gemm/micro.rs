@@ -15,8 +15,8 @@ use crate::cpu::kernels::simd::Simd;
 
 /// Computes one tile as [`TileArgs`] says.
 ///
-/// Contract: every row pointer of the `segs * rows` table is valid for `seg_len` floats, `b` for the panel, `c` for `rows`
-/// rows of `n` floats at stride `ldc`, bias and residual likewise; the processor has the level it was got for.
+/// Contract: every row pointer of the `segs * rows` table is valid for `seg_len` floats, `b` for the panel, `c` for
+/// `rows` rows of `n` floats at stride `ldc`, bias and residual likewise; the processor has the level it was got for.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
 
 #[inline(always)]

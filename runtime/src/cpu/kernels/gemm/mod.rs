@@ -254,12 +254,12 @@ pub(crate) const LINE: usize = 16;
 ///
 /// # Safety
 /// Every element that the shapes and strides of `a`, `b` and `residual` reach must be readable, every element of `c`
-/// writable, exclusively and disjoint from `a` and `b`, for the call. The residual may be where `c` is, each element in the place of the
-/// one that it is added to.
+/// writable, exclusively and disjoint from `a` and `b`, for the call. The residual may be where `c` is, each element in
+/// the place of the one that it is added to.
 ///
 /// # Panics
-/// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`, or when a bias is
-/// shorter than N.
+/// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`,
+/// or when a bias is shorter than N.
 pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let (m, n, k) = (g.m, g.n, g.k);
     if m == 0 || n == 0 || g.batch == 0 {

@@ -1,8 +1,8 @@
 //! B of four or eight bits an element, integers or floats, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as
 //! many bytes as it takes.
 //!
-//! A panel is made floats a block of rows at a time, in scratch that stays in the first-level cache, and multiplied there: no more of a
-//! weight than that is ever there in f32. Of a few rows each integer goes to its products at once.
+//! A panel is made floats a block of rows at a time, in scratch that stays in the first-level cache, and multiplied
+//! there: no more of a weight than that is ever there in f32. Of a few rows each integer goes to its products at once.
 
 use super::panel_width;
 use crate::cpu::kernels::isa::Isa;
@@ -58,14 +58,17 @@ pub struct QuantisedB {
     bits: u32,
     float: Option<Float8>,
     group: usize,
-    /// Unsigned integers. Of four bits the low half of a byte is a column of the panel's first vector, the high half of its second.
+    /// Unsigned integers. Of four bits the low half of a byte is a column of the panel's first vector, the high half of
+    /// its second.
     data: AlignedBuf,
-    /// For each panel and group: a scale for each column, then what a column's product of integer and scale is added to.
+    /// For each panel and group: a scale for each column, then what a column's product of integer and scale is added
+    /// to.
     scales: AlignedBuf,
 }
 
 impl QuantisedB {
-    /// Packs a matrix of `k` rows and `n` columns; `scale(column, group)` gives the scale and the zero point of `group` rows.
+    /// Packs a matrix of `k` rows and `n` columns; `scale(column, group)` gives the scale and the zero point of `group`
+    /// rows.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -174,7 +177,8 @@ impl QuantisedB {
         }
     }
 
-    /// Writes the products of up to [`FEW_ROWS`] rows by a panel: `cols` numbers at each of the rows of `c`, `ldc` apart.
+    /// Writes the products of up to [`FEW_ROWS`] rows by a panel: `cols` numbers at each of the rows of `c`, `ldc`
+    /// apart.
     ///
     /// # Safety
     /// Each pointer is valid for a row of `k` floats, `c` for the numbers, the panel is one of the matrix.
@@ -255,7 +259,8 @@ struct Part {
     scales_step: usize,
     width: usize,
     group: usize,
-    /// Of floats: whether their mantissa has 2 bits, what makes their exponent's bias that of f32, and the smallest above 0.
+    /// Of floats: whether their mantissa has 2 bits, what makes their exponent's bias that of f32, and the smallest
+    /// above 0.
     narrow: bool,
     exponent: i32,
     smallest: f32,
@@ -277,7 +282,8 @@ simd_dispatch! {
     unsafe fn expand_floats(dst: *mut f32, part: Part) = expand_floats_body
 }
 
-/// How numbers are stored. Methods of a trait and not closures: what is not inlined into the code of a level calls its instructions.
+/// How numbers are stored. Methods of a trait and not closures: what is not inlined into the code of a level calls its
+/// instructions.
 trait Stored {
     /// Two vectors of numbers: those at `from`, and those `second` bytes behind it.
     ///
@@ -328,8 +334,9 @@ impl Stored for Floats {
     }
 }
 
-/// Eight-bit floats as numbers: exponent and mantissa go where f32 has them, the exponent with the bias of f32. Those with an exponent of 0
-/// are multiples of the smallest; as f32 with an exponent of 0 they would be subnormal, which takes processors a hundred times as long.
+/// Eight-bit floats as numbers: exponent and mantissa go where f32 has them, the exponent with the bias of f32. Those
+/// with an exponent of 0 are multiples of the smallest; as f32 with an exponent of 0 they would be subnormal, which
+/// takes processors a hundred times as long.
 #[inline(always)]
 unsafe fn float<S: Simd>(part: &Part, bytes: S::I) -> S::V {
     // SAFETY: the level's instructions, by the contract of the callers.
@@ -442,7 +449,8 @@ unsafe fn multiply_body<S: Simd, N: Stored>(to: Sums, part: Part) {
 unsafe fn multiply_rows<S: Simd, N: Stored, const M: usize>(to: Sums, part: Part) {
     let (width, two) = (part.width, part.width > S::LANES);
     let second = if two { S::LANES } else { 0 };
-    // SAFETY: the caller's contract: a group has `2 · width` numbers, a row its bytes, rows of A a float for each row here.
+    // SAFETY: the caller's contract: a group has `2 · width` numbers, a row its bytes, rows of A a float for each row
+    // here.
     unsafe {
         let mut sums = [[S::zero(); 2]; M];
         let (mut row, mut scales) = (0, part.scales);

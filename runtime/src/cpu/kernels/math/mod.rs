@@ -1,7 +1,7 @@
 //! Elementwise functions over blocks of f32: the inner loops of the block interpreter.
 //!
-//! Errors are at most 2 ulp for exp, log, tanh, sigmoid, erf and the like at the levels with FMA (4 at the portable level);
-//! the tests hold them to that. Slices of one call have one length, else the call panics.
+//! Errors are at most 2 ulp for exp, log, tanh, sigmoid, erf and the like at the levels with FMA (4 at the portable
+//! level); the tests hold them to that. Slices of one call have one length, else the call panics.
 
 pub(crate) mod funcs;
 mod ops;

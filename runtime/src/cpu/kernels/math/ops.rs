@@ -1,6 +1,7 @@
 //! The elementwise operations as data, and the loops that run them over blocks.
 //!
-//! A block interpreter resolves an operation once per block (256-1024 values in L1): a `match` and one indirect-free call.
+//! A block interpreter resolves an operation once per block (256-1024 values in L1): a `match` and one indirect-free
+//! call.
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "loops under the contract of the functions that dispatch to them"
@@ -235,8 +236,8 @@ unsafe fn run1_body<S: Simd, F: UnaryOp>(f: F, dst: *mut f32, src: *const f32, n
     }
 }
 
-/// The destination loop of two operands, whole vectors and the rest. A macro, not a closure: a closure would be compiled
-/// without the level's features.
+/// The destination loop of two operands, whole vectors and the rest. A macro, not a closure: a closure would be
+/// compiled without the level's features.
 macro_rules! loop2 {
     ($s:ident, $dst:ident, $n:ident, $f:ident, |$i:ident| $a:expr, $b:expr; |$j:ident, $m:ident| $pa:expr, $pb:expr) => {{
         let mut i = 0;

@@ -1,8 +1,9 @@
 //! The vector operations that every kernel body is written in, once, and three spellings of them.
 //!
-//! A kernel is an `#[inline(always)]` function generic over [`Simd`]; [`simd_dispatch!`] compiles it once per level under the
-//! level's `#[target_feature]`, where the intrinsics inline. Contract of every method here: the processor has the
-//! features of the implementing level, and pointers are valid for the lanes that are touched (no alignment is asked).
+//! A kernel is an `#[inline(always)]` function generic over [`Simd`]; [`simd_dispatch!`] compiles it once per level
+//! under the level's `#[target_feature]`, where the intrinsics inline. Contract of every method here: the processor has
+//! the features of the implementing level, and pointers are valid for the lanes that are touched (no alignment is
+//! asked).
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "each method is one intrinsic under the contract of the trait's header"
@@ -46,8 +47,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn store_bytes(p: *mut u8, v: Self::I, n: usize);
     /// Whether [`Simd::store_cut_bytes_of_two`] cuts numbers to the range of bytes.
     const CUTS: bool = false;
-    /// Stores two vectors of numbers, one behind the other, as bytes that are `signed` or not. Others than those of the type may only be
-    /// given where the level cuts them.
+    /// Stores two vectors of numbers, one behind the other, as bytes that are `signed` or not. Others than those of the
+    /// type may only be given where the level cuts them.
     #[inline(always)]
     unsafe fn store_cut_bytes_of_two(p: *mut u8, values: [Self::I; 2], signed: bool) {
         let _ = signed;
@@ -185,8 +186,8 @@ pub(crate) trait Simd: Copy + 'static {
 
 /// Compiles the generic body `$body::<S>` for every level and calls the one that `isa` proves to be there.
 ///
-/// `simd_dispatch!(isa, fn(x: T, ..) -> R = body [<G: Bound>])(args)`: the arguments are named with their types since the
-/// compiled functions are items of their own.
+/// `simd_dispatch!(isa, fn(x: T, ..) -> R = body [<G: Bound>])(args)`: the arguments are named with their types since
+/// the compiled functions are items of their own.
 macro_rules! simd_dispatch {
     ($(#[$doc:meta])* $vis:vis unsafe fn $name:ident $(<$($g:ident : $bound:path),+>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$doc])*

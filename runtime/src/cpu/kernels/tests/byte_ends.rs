@@ -1,4 +1,5 @@
-//! Sums that become bytes in registers, and windows of three by three pixels, against sums and stages that are done one by one.
+//! Sums that become bytes in registers, and windows of three by three pixels, against sums and stages that are done one
+//! by one.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,8 +33,8 @@ struct Form {
     stored: Stored,
 }
 
-/// A form of sums of about `size`: signed or not, by one scale or one a column, quantised once or twice, with a residual at `added` or
-/// none; quotients are halves that floats miss, or few are near ties.
+/// A form of sums of about `size`: signed or not, by one scale or one a column, quantised once or twice, with a
+/// residual at `added` or none; quotients are halves that floats miss, or few are near ties.
 fn form(case: usize, cols: usize, size: f32, added: Option<(*const u8, isize)>, rng: &mut Rng) -> Form {
     let (signed, tied, twice) = (
         case.is_multiple_of(2),

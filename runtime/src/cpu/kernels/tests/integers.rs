@@ -302,7 +302,8 @@ fn rounded_quotients_are_those_of_division() {
     }
 }
 
-/// A requantisation is what its stages say one by one: of sums at and beside ties, of scales, biases and divisors of every size.
+/// A requantisation is what its stages say one by one: of sums at and beside ties, of scales, biases and divisors of
+/// every size.
 #[test]
 fn requantised_sums_are_those_of_stages() {
     let mut rng = Rng(77);

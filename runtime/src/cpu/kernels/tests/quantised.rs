@@ -1,4 +1,5 @@
-//! Products by quantised weights: bits, groups, zero points, layouts, sizes around every edge, results that are summed up in place or not.
+//! Products by quantised weights: bits, groups, zero points, layouts, sizes around every edge, results that are summed
+//! up in place or not.
 
 use super::{Rng, assert_close, workspaces};
 use crate::cpu::kernels::Workspace;

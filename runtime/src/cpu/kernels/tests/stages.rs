@@ -122,8 +122,8 @@ pub fn by_stages(mut x: f32, stages: &[Stage], row: usize, col: usize) -> f32 {
     x
 }
 
-/// Sums of every size end as bytes as each stage says: near ties, past either end of the range, with a residual in whose place they are
-/// stored, and quantised once more.
+/// Sums of every size end as bytes as each stage says: near ties, past either end of the range, with a residual in
+/// whose place they are stored, and quantised once more.
 #[test]
 fn sums_become_bytes_as_stages_say() {
     let mut rng = Rng(23);
