@@ -2,7 +2,7 @@
 """Compares graphc's products with the kernels that the unmodified rocBLAS picks, both predicted by the emulator's timing model.
 
     LIBS=1 KEEP="gfx90a gfx1100" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs
-    cargo build --release -p graphc -p graphc-runtime -p graphc-emu -p graphc-emu-hip --bins --lib
+    cargo build --release -p graphc-cli -p graphc-runtime -p graphc-emu -p graphc-emu-hip --bins --lib
     python3 benches/rocblas.py --arch gfx90a,gfx1100 > benches/rocblas.txt
 
 A line has shape, type, microseconds of both, the ratio, and which unit bounds each. `y[m, n] = x[m, k] w[k, n]`, row by row in

@@ -42,7 +42,7 @@ if command -v python3 >/dev/null && ! scripts/fetch-minilm.sh >/dev/null 2>&1; t
 fi
 
 # Tests start these: the command lines, and the process that compiles kernels.
-cargo build --quiet -p graphc -p graphc-llm -p graphc-runtime -p graphc-emu --bins || exit
+cargo build --quiet -p graphc-cli -p graphc-llm -p graphc-runtime -p graphc-emu --bins || exit
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

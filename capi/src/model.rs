@@ -138,7 +138,7 @@ pub unsafe extern "C" fn graphc_model_explain(
             )
         };
         let build = options.build(&model.source(&options), targets)?;
-        hand_out_text(out, graphc::commands::explained(&build, true).to_string());
+        hand_out_text(out, graphc::facts::explained(&build, true).to_string());
         Ok(())
     })
 }

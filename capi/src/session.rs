@@ -325,7 +325,7 @@ pub fn inspected(session: &Session) -> Outcome<serde_json::Value> {
     let program = executable.program();
     let here = |plan: &graphc::ir::Plan| plan.target == executable.plan().target;
     let variants = (0..program.variants.len()).filter(|variant| here(&program.variants[*variant].plan));
-    Ok(graphc::commands::inspected(program, variants)?)
+    Ok(graphc::facts::inspected(program, variants)?)
 }
 
 /// Runs a session some times on inputs and says as JSON where the time goes, step by step. Names may be null, as for

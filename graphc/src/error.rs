@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+#[cfg(feature = "emulate")]
 use crate::emulate::EmulateError;
 
 /// Any error of graphc.
@@ -27,6 +28,7 @@ pub enum Error {
     #[error("{message}")]
     Parse { path: PathBuf, message: String },
     /// A file of measurements cannot be used.
+    #[cfg(feature = "tune")]
     #[error(transparent)]
     Tuning(#[from] crate::tune::database::DatabaseError),
     /// Recorded tensors make no graph: an operation that did not fit, with its place.
@@ -84,6 +86,7 @@ pub enum Error {
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
     /// The emulated GPU refused a plan, or found a fault in it.
+    #[cfg(feature = "emulate")]
     #[error(transparent)]
     Emulate(#[from] EmulateError),
     /// The reference evaluator could not evaluate the graph.
@@ -191,7 +194,9 @@ impl Error {
             Error::Runtime(RuntimeError::Input { error, .. }) => {
                 matches!(error, runtime::InputError::Shape(error) if of_shapes(error))
             }
+            #[cfg(feature = "emulate")]
             Error::Emulate(EmulateError::Sizes(_) | EmulateError::Condition(_)) => true,
+            #[cfg(feature = "emulate")]
             Error::Emulate(EmulateError::Bind(error)) => of_shapes(error),
             _ => false,
         }
@@ -220,8 +225,9 @@ impl Error {
                 ErrorKind::Option
             }
             Error::Import(error) | Error::Model { error, .. } => of_import(error),
+            #[cfg(feature = "tune")]
+            Error::Tuning(_) => ErrorKind::Model,
             Error::Parse { .. }
-            | Error::Tuning(_)
             | Error::Tensor(_)
             | Error::Nn(_)
             | Error::Verify { .. }
@@ -260,6 +266,8 @@ impl Error {
         use passes::{PassFault, ShardError};
         use runtime::compile::CompileError;
         match self {
+            #[cfg(feature = "tune")]
+            Error::Tuning(_) => 2,
             Error::Io { .. }
             | Error::Import(_)
             | Error::Bind(_)
@@ -272,7 +280,6 @@ impl Error {
             | Error::Arrays { .. }
             | Error::Target(_)
             | Error::NoVariant { .. }
-            | Error::Tuning(_)
             | Error::Config(_)
             | Error::Edit { .. }
             | Error::Truncated(_)
@@ -286,6 +293,7 @@ impl Error {
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.
             Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,
+            #[cfg(feature = "emulate")]
             Error::Emulate(error) => error.exit_code(),
             Error::Runtime(
                 runtime::RuntimeError::Input { .. }

@@ -12,24 +12,30 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+#[cfg(feature = "npz")]
 pub mod arrays;
-pub mod commands;
 pub mod compare;
 pub mod driver;
 pub mod eager;
+#[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod error;
 mod exit;
+pub mod facts;
 pub mod optimised;
 pub mod options;
 pub mod prelude;
+#[cfg(feature = "quantize")]
 pub mod quantize;
 pub mod random;
 pub mod session;
-mod texts;
+pub mod texts;
+#[cfg(feature = "tune")]
 pub mod tune;
 
 pub use error::{Error, ErrorKind, Result};
 pub use session::{Session, SessionOptions, cpu_device, jit};
 
-pub use {codegen_cpu, codegen_hip, emu, frontend, ir, passes, runtime};
+#[cfg(feature = "emulate")]
+pub use emu;
+pub use {codegen_cpu, codegen_hip, frontend, ir, passes, runtime};

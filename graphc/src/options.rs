@@ -83,7 +83,7 @@ pub struct Settings {
 }
 
 /// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
-pub(crate) const WORKER_VERB: &str = "__compile-worker";
+pub const WORKER_VERB: &str = "__compile-worker";
 
 /// The names of the table above, in its order.
 const VARIABLES: &[&str] = &[
@@ -121,6 +121,9 @@ pub(crate) const EMULATOR_REPORTS: &str = "GRAPHC_EMU_TIME";
 
 /// What every variable of graphc's begins with.
 const OURS: &str = "GRAPHC_";
+
+/// Wave instructions after which an emulated workgroup counts as an endless loop: the emulator's own number.
+const EMULATOR_LIMIT: u64 = 1 << 30;
 
 /// Variables of ours that others read: the stand-in HIP runtime and its collectives, `emu/hip/README.md`.
 const OF_THE_STAND_IN: &[&str] = &[
@@ -199,7 +202,7 @@ fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub(crate) fn seconds(text: &str) -> Result<Option<Duration>, String> {
+pub fn seconds(text: &str) -> Result<Option<Duration>, String> {
     let seconds = text.trim().parse::<f64>().ok();
     let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let timeout = timeout.ok_or_else(|| format!("{text:?} is no number of seconds, as 2 or 0.5; 0 waits for ever"))?;
@@ -364,7 +367,7 @@ impl Settings {
             rccl: get("GRAPHC_RCCL").map(PathBuf::from),
             libraries: get("GRAPHC_ROCM_LIBS").map(PathBuf::from),
             stand_in: get("GRAPHC_EMU_HIP").map(PathBuf::from),
-            emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
+            emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", EMULATOR_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
             miopen: MiopenOptions {
                 find: match get("GRAPHC_MIOPEN_FIND") {
@@ -405,6 +408,13 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The limit is told without the emulator, which a small library leaves out.
+    #[cfg(feature = "emulate")]
+    #[test]
+    fn the_limit_of_instructions_is_the_emulators() {
+        assert_eq!(EMULATOR_LIMIT, emu::INSTRUCTION_LIMIT);
+    }
 
     #[test]
     fn variables_are_read_and_checked() {

@@ -117,7 +117,7 @@ pub fn explain(
     let source = model.source(py, &options);
     py.detach(|| {
         let build = options.build(&source, targets)?;
-        Ok(graphc::commands::explained(&build, proofs).to_string())
+        Ok(graphc::facts::explained(&build, proofs).to_string())
     })
 }
 

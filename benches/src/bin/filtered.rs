@@ -2,7 +2,7 @@
 //! takes.
 //!
 //! ```text
-//! cargo build --release -p graphc --bins
+//! cargo build --release -p graphc-cli
 //! cargo run --release -p graphc-benches --bin filtered > benches/filtered.md
 //! ```
 //!

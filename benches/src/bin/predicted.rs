@@ -1,7 +1,7 @@
 //! graphc's own kernels with their predicted times, per model and GPU: the list of what to mend next.
 //!
 //! ```text
-//! cargo build --release -p graphc --bins
+//! cargo build --release -p graphc-cli
 //! cargo run --release -p graphc-benches --bin predicted > benches/predicted.md
 //! ```
 //!

@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 
 use ir::DType;
-use regex::Regex;
+use regex_lite::Regex;
 use serde_json::Value;
 
 /// The schemes of a checkpoint.
@@ -296,7 +296,7 @@ impl<'a> At<'a> {
 }
 
 /// What is wrong with a pattern, without the picture of where.
-fn last_line(error: &regex::Error) -> String {
+fn last_line(error: &regex_lite::Error) -> String {
     let text = error.to_string();
     text.lines().last().unwrap_or_default().trim().to_owned()
 }

@@ -204,7 +204,7 @@ pub fn artifact_error(path: &Path, error: ArtifactError) -> Error {
 }
 
 /// Whether a file begins with these bytes.
-pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
+pub fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
     let mut start = Vec::new();
     ir::file::open(path)?.take(magic.len() as u64).read_to_end(&mut start)?;
     Ok(start == magic)

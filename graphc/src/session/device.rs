@@ -226,7 +226,7 @@ impl OpenDevice {
 }
 
 /// Adds to an error of memory that is not there what would do: weights that are streamed.
-pub(crate) fn with_least(mut error: RuntimeError, plan: &Plan) -> RuntimeError {
+pub fn with_least(mut error: RuntimeError, plan: &Plan) -> RuntimeError {
     if let RuntimeError::OutOfDeviceMemory(short) = &mut error
         && let Some(planned) = short.planned
         && let Ok(least) = passes::stream::least(plan)

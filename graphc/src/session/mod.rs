@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::options::Settings;
 
 pub use cache::{CacheStats, SessionCache};
-pub(crate) use device::with_least;
+pub use device::with_least;
 pub use device::{DeviceChoice, OpenDevice, cpu_device};
 pub use jit::{Jit, JitOutput, JitStats, jit};
 pub use key::GraphKey;

@@ -84,3 +84,38 @@ fn expressions_of_licences_are_understood() {
         assert_eq!(holds(expression, &allowed), is, "{expression}");
     }
 }
+
+/// Every package that an app gets with `graphc` and no feature of it, for its code and its build scripts.
+#[test]
+fn an_app_gets_no_tool_with_the_library() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--package", "graphc"])
+        .args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"])
+        .args(["--target", "x86_64-unknown-linux-gnu"])
+        .current_dir(repository())
+        .output()
+        .expect("cargo starts");
+    assert!(
+        output.status.success(),
+        "cargo tree: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    let tools = [
+        "clap",
+        "indicatif",
+        "rusqlite",
+        "libsqlite3-sys",
+        "zip",
+        "graphc-emu",
+        "graphc-gguf",
+        "axum",
+        "tokio",
+    ];
+    let found: Vec<_> = tools.iter().filter(|tool| names.contains(**tool)).collect();
+    assert!(found.is_empty(), "the library has come to depend on {found:?}");
+    // Its limit falls with it, and is not raised.
+    assert!(names.len() <= 100, "{} packages: {names:?}", names.len());
+    assert!(names.len() > 60, "cargo tree printed only {names:?}");
+}

@@ -59,6 +59,19 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "graphc-codegen-hip",
             "graphc-emu",
             "graphc-frontend",
+            "graphc-ir",
+            "graphc-passes",
+            "graphc-runtime",
+        ],
+        // With all of its features.
+        &["graphc"],
+    ),
+    (
+        "graphc-cli",
+        &[
+            "graphc",
+            "graphc-emu",
+            "graphc-frontend",
             "graphc-gguf",
             "graphc-ir",
             "graphc-passes",
@@ -72,7 +85,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-ort-provider", &["graphc"], &[]),
     // The doors for other languages, on graphc's public API alone; Python's shares DLPack and the codes of failures
     // with C's.
-    ("graphc-capi", &["graphc"], &[]),
+    ("graphc-capi", &["graphc"], &["graphc"]),
     ("graphc-python", &["graphc", "graphc-capi"], &[]),
     (
         "graphc-tests",
