@@ -261,10 +261,10 @@ impl Run<'_> {
                 },
             }
         }
-        for port in plan.conditions() {
-            let holds = self.result(port)?;
-            if holds.bytes.first() == Some(&0) {
-                return Err(EmulateError::Condition(port.name.clone()));
+        for (check, port) in plan.conditions() {
+            let value = self.result(port)?;
+            if let Some(failed) = check.failure(&port.name, &value.bytes, &self.bindings) {
+                return Err(EmulateError::Condition(failed));
             }
         }
         for port in plan.results() {
