@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use emu::timing::gpu_of;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, TimingOptions};
 use indexmap::IndexMap;
 use ir::dim::Bindings;
@@ -119,6 +120,11 @@ impl<'a> Emulator<'a> {
                 });
             }
         }
+        // Times are those of a GPU.
+        let arch = match &options.time {
+            Some(_) => gpu_of(arch),
+            None => arch,
+        };
         let gpu = Gpu::new(arch, options.memory);
         let mut kernels = Table::new();
         for (id, kernel) in plan.kernels.iter() {
