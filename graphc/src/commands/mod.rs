@@ -136,7 +136,7 @@ pub fn main() -> ExitCode {
                 Some(path) => blame::blame(&path, error),
                 None => error,
             };
-            eprintln!("graphc: {}", escape::text(&error.to_string()));
+            eprintln!("graphc: {}", escape::text(&escape::words(&error.to_string())));
             ExitCode::from(error.exit_code())
         }
     }

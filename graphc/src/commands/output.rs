@@ -10,8 +10,13 @@ use super::{Context, escape};
 use crate::driver::model;
 use crate::error::{Error, Result};
 
-/// Prints text to stdout. A reader that has gone away (`| head`) is not an error.
+/// Prints text for people to stdout. A reader that has gone away (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
+    write(&escape::text(&escape::words(text)))
+}
+
+/// Prints a text that something reads again, with names of any length.
+pub fn print_whole(text: &str) -> Result<()> {
     write(&escape::text(text))
 }
 
@@ -81,7 +86,7 @@ pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
 /// Prints a note to stderr unless `--quiet`.
 pub fn note(context: &Context, text: &str) {
     if !context.quiet {
-        eprintln!("graphc: {}", escape::text(text));
+        eprintln!("graphc: {}", escape::text(&escape::words(text)));
     }
 }
 

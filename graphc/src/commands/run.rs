@@ -24,7 +24,7 @@ pub struct Args {
     #[command(flatten)]
     build: BuildArgs,
     /// Inputs by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times.
-    #[arg(long, value_name = "FILE", required_unless_present = "random")]
+    #[arg(long, value_name = "FILE")]
     inputs: Vec<PathBuf>,
     /// Make up the inputs that no file gives; the same every time.
     #[arg(long)]
