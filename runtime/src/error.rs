@@ -218,7 +218,7 @@ impl fmt::Display for OutOfDeviceMemory {
 /// What is wrong with the inputs of a run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InputError {
-    #[error("input {0:?} is missing; give it (graphc's --random makes up what is not given)")]
+    #[error("input {0:?} is missing; give it (graphc's --inputs FILE; --random makes up what is not given)")]
     Missing(String),
     #[error("the model has no input {0:?}")]
     Unknown(String),
