@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ir::dim::DimError;
-use ir::graph::BindError;
+use ir::graph::{BindError, Check};
 use ir::host::LowerError;
 use ir::plan::SizesError;
 use ir::types::DType;
@@ -128,6 +128,10 @@ pub enum RuntimeError {
     /// A condition of the model does not hold for this run's data.
     #[error("{0}")]
     Condition(String),
+
+    /// An index of this run's data lies outside its axis.
+    #[error("{0}")]
+    Index(String),
 
     /// The plan asks for what this device does not do.
     #[error("{what} is not supported at {at}")]
@@ -263,6 +267,14 @@ fn have(available: Option<u64>) -> String {
 }
 
 impl RuntimeError {
+    /// The error of a run whose condition does not hold.
+    pub(crate) fn of_condition((check, message): (&Check, String)) -> RuntimeError {
+        match check {
+            Check::Holds => RuntimeError::Condition(message),
+            Check::Indices(_) => RuntimeError::Index(message),
+        }
+    }
+
     /// There is no memory for a run, with what there is.
     pub(crate) fn no_memory(asked: usize) -> RuntimeError {
         RuntimeError::NoMemory {

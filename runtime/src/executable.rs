@@ -462,7 +462,7 @@ impl std::fmt::Debug for Executable {
 fn check_conditions(plan: &Plan, outputs: &[&mut [u8]], sizes: &Bindings) -> Result<(), RuntimeError> {
     let conditions = outputs.iter().skip(plan.results().len());
     match plan.failed_condition(conditions.map(|bytes| Some(&**bytes)), sizes) {
-        Some(failed) => Err(RuntimeError::Condition(failed)),
+        Some(failed) => Err(RuntimeError::of_condition(failed)),
         None => Ok(()),
     }
 }

@@ -58,7 +58,7 @@ impl Pending {
     /// Waits for the run and gives its outputs, but for those that were taken.
     ///
     /// # Errors
-    /// What the device reports; `Condition` where an index was outside its axis.
+    /// What the device reports; `Index` where an index was outside its axis.
     pub fn wait(self) -> Result<Values, RuntimeError> {
         self.named()
     }
@@ -86,10 +86,11 @@ impl Pending {
             _ => None,
         });
         if let Some(failed) = plan.failed_condition(on_host, &self.sizes) {
+            let error = RuntimeError::of_condition(failed);
             if let Some(state) = &self.state {
-                state.lose(&failed);
+                state.lose(&error.to_string());
             }
-            return Err(RuntimeError::Condition(failed));
+            return Err(error);
         }
         let values = plan.results().iter().zip(values);
         Ok(values

@@ -6,7 +6,7 @@ use emu::timing::gpu_of;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, TimingOptions};
 use indexmap::IndexMap;
 use ir::dim::Bindings;
-use ir::graph::{Constant, bind_shapes};
+use ir::graph::{Check, Constant, bind_shapes};
 use ir::kernel::eval::evaluate_for;
 use ir::plan::{BufferId, KernelId, Place, Plan, Port, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
@@ -270,7 +270,10 @@ impl Run<'_> {
         for (check, port) in plan.conditions() {
             let value = self.result(port)?;
             if let Some(failed) = check.failure(&port.name, &value.bytes, &self.bindings) {
-                return Err(EmulateError::Condition(failed));
+                return Err(match check {
+                    Check::Holds => EmulateError::Condition(failed),
+                    Check::Indices(_) => EmulateError::Index(failed),
+                });
             }
         }
         for port in plan.results() {

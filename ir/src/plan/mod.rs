@@ -340,15 +340,15 @@ impl Plan {
         self.checks.iter().zip(&self.outputs[self.results().len()..])
     }
 
-    /// What is said of a run of these sizes and values of its conditions, which are in the order of
-    /// [`conditions`](Self::conditions); None where all hold. A value that is not there is not asked for.
+    /// The first condition of a run of these sizes that does not hold, and what is said of it; None where all hold. The
+    /// values are in the order of [`conditions`](Self::conditions); one that is not there is not asked for.
     pub fn failed_condition<'a>(
         &self,
         values: impl IntoIterator<Item = Option<&'a [u8]>>,
         sizes: &Bindings,
-    ) -> Option<String> {
+    ) -> Option<(&Check, String)> {
         let mut given = self.conditions().zip(values);
-        given.find_map(|((check, port), value)| check.failure(&port.name, value?, sizes))
+        given.find_map(|((check, port), value)| Some((check, check.failure(&port.name, value?, sizes)?)))
     }
 
     /// Checks what the plan requires of sizes. Nothing else does: kernels take it as given.

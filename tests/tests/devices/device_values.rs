@@ -136,7 +136,7 @@ fn indices_are_looked_at_where_inputs_are_donated() {
         let mut options = options();
         options.check_indices = Some(true);
         let rows = |row: i64| HostTensor::from_i64(DType::I64, [1, 4], &[row; 4]).expect("fits");
-        let is_condition = |error: &graphc::Error| matches!(error, graphc::Error::Runtime(RuntimeError::Condition(_)));
+        let is_condition = |error: &graphc::Error| matches!(error, graphc::Error::Runtime(RuntimeError::Index(_)));
         let values: Vec<f32> = (0..32).map(|i| i as f32).collect();
         let session = compile(put(), &options);
         let mut want = values.clone();
