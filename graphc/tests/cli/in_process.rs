@@ -21,7 +21,7 @@ const VERBS: &[(&str, &str)] = &[
     ("run DIGITS --random --size batch=2 --emulate --target gfx90a", "logits"),
     ("run DIGITS --random --size batch=2", "logits"),
     ("opt OUT/small.gir --target gfx90a", "stage=core"),
-    ("inspect DIGITS --size batch=2 --target gfx90a,gfx942", "vgpr"),
+    ("inspect DIGITS --size batch=2 --target gfx90a", "vgpr"),
     ("profile DIGITS --size batch=2 --device cpu --runs 2", "roofline"),
     ("bench DIGITS --size batch=2 --device cpu --runs 2", "median"),
     (
