@@ -69,13 +69,13 @@ impl GgufFile {
     /// # Errors
     /// What is wrong with a file, with its place and values.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
-        // SAFETY: the map is read only, and its bytes are plain bytes: a file that somebody else changes meanwhile gives
-        // other numbers.
+        // SAFETY: the map is read only, and its bytes are plain bytes: a file that is changed meanwhile gives other
+        // numbers.
         GgufFile::open_with(path, |file, _| unsafe { memmap2::Mmap::map(file) })
     }
 
-    /// As [`open`](GgufFile::open), by the caller's way of mapping a file, which is not empty; its path is for messages.
-    /// For programs that watch over files that become shorter while they are mapped.
+    /// As [`open`](GgufFile::open), by the caller's way of mapping a file, which is not empty; its path is for
+    /// messages. For programs that watch over files that become shorter while they are mapped.
     ///
     /// # Errors
     /// As [`open`](GgufFile::open); what `map` gives.

@@ -55,8 +55,8 @@ pub struct Plan {
     pub inputs: Vec<Port>,
     /// In the order of the model's outputs; then the conditions.
     pub outputs: Vec<Port>,
-    /// What each of the last outputs tests, which are conditions: a run in which one does not hold fails, and the message
-    /// begins with its name.
+    /// What each of the last outputs tests, which are conditions: a run in which one does not hold fails, and the
+    /// message begins with its name.
     pub checks: Vec<Check>,
     /// Floating-point operations of one run (a multiply-add is two).
     pub flops: Dim,

@@ -16,8 +16,8 @@ use std::path::Path;
 use graphc::ir::mapped::Mapped;
 use graphc_gguf::{GgufError, GgufFile};
 
-/// Maps a model's files, which are watched: [`Engine::load`](crate::engine::Engine::load) and runs say where one of them
-/// became shorter.
+/// Maps a model's files, which are watched: [`Engine::load`](crate::engine::Engine::load) and runs say where one of
+/// them became shorter.
 ///
 /// # Errors
 /// As [`GgufFile::open`].

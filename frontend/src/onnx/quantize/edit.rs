@@ -124,8 +124,8 @@ struct Edit {
     names: HashSet<String>,
     initializers: Vec<TensorProto>,
     nodes: Vec<NodeProto>,
-    /// By the weight's name and what shares a scale: integers and scales, which may differ from layer to layer, with the
-    /// name of the numbers that are made of them.
+    /// By the weight's name and what shares a scale: integers and scales, which may differ from layer to layer, with
+    /// the name of the numbers that are made of them.
     weights: HashMap<(String, String), Vec<(Storage, Storage, String)>>,
     /// By the operand's name and the factors of its last axis.
     scaled: HashMap<(String, Vec<u8>), String>,
