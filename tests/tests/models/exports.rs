@@ -90,8 +90,8 @@ fn no_shape_arithmetic_is_left() {
         .expect("builds");
         for kernel in built.program.variants[0].plan.kernels.values() {
             for param in kernel.params.values() {
-                // Sizes are arguments; the only integers in memory are the model's own inputs, masks made of them, and what is
-                // written for the host: the first index outside its axis.
+                // Sizes are arguments; the only integers in memory are the model's own inputs, masks made of them, and
+                // what is written for the host: the first index outside its axis.
                 let is_shape = param.access == Access::Read
                     && param.dtype == DType::I64
                     && param.elements.as_const().is_some_and(|n| n < 8);
