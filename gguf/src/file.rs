@@ -63,11 +63,28 @@ impl Tensor {
 impl GgufFile {
     /// Maps a file; where it is the first of a split model, all of its files.
     ///
+    /// A file that becomes shorter while it is mapped ends the process when the part that is gone is read; see
+    /// [`open_with`](GgufFile::open_with).
+    ///
     /// # Errors
     /// What is wrong with a file, with its place and values.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
+        // SAFETY: the map is read only, and its bytes are plain bytes: a file that is changed meanwhile gives other
+        // numbers.
+        GgufFile::open_with(path, |file, _| unsafe { memmap2::Mmap::map(file) })
+    }
+
+    /// As [`open`](GgufFile::open), by the caller's way of mapping a file, which is not empty; its path is for
+    /// messages. For programs that watch over files that become shorter while they are mapped.
+    ///
+    /// # Errors
+    /// As [`open`](GgufFile::open); what `map` gives.
+    pub fn open_with<M: AsRef<[u8]> + Send + 'static>(
+        path: impl AsRef<Path>,
+        map: impl Fn(&std::fs::File, &Path) -> std::io::Result<M>,
+    ) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
-        let mut model = GgufFile::read(path, map(path)?)?;
+        let mut model = GgufFile::read(path, mapped(path, &map)?)?;
         let count = model
             .number("split.count")
             .map_err(|problem| problem.in_file(path))?
@@ -78,7 +95,7 @@ impl GgufFile {
         let paths = split::paths(path, count).map_err(|problem| problem.in_file(path))?;
         model.check_number(1, count, path)?;
         for (path, number) in paths.iter().zip(1..).skip(1) {
-            let part = GgufFile::read(path, map(path)?)?;
+            let part = GgufFile::read(path, mapped(path, &map)?)?;
             part.check_number(number, count, path)?;
             for (name, tensor) in part.tensors {
                 if model.tensors.contains_key(&name) {
@@ -258,7 +275,10 @@ fn wrong(key: &str, value: &Value, wanted: &str) -> Problem {
     }
 }
 
-fn map(path: &Path) -> Result<Bytes, GgufError> {
+fn mapped<M: AsRef<[u8]> + Send + 'static>(
+    path: &Path,
+    map: impl Fn(&std::fs::File, &Path) -> std::io::Result<M>,
+) -> Result<Bytes, GgufError> {
     let kind = std::fs::metadata(path).map_err(|error| Problem::Io(error).in_file(path))?;
     if !kind.is_file() {
         let what = if kind.is_dir() {
@@ -277,9 +297,6 @@ fn map(path: &Path) -> Result<Bytes, GgufError> {
         // An empty file cannot be mapped.
         return Ok(Bytes::new());
     }
-    // SAFETY: the map is read only; a file that somebody else changes meanwhile gives other numbers, and one that is
-    // cut ends the process when the part that is gone is read. Weights of many gigabytes are mapped by every loader for
-    // want of a better way.
-    let map = unsafe { memmap2::Mmap::map(&opened) }.map_err(|error| Problem::Io(error).in_file(path))?;
+    let map = map(&opened, path).map_err(|error| Problem::Io(error).in_file(path))?;
     Ok(Bytes::from_owner(map))
 }

@@ -306,6 +306,7 @@ impl Error {
                 | runtime::RuntimeError::Truncated(_)
                 | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::Condition(_)
+                | runtime::RuntimeError::Index(_)
                 | runtime::RuntimeError::TooSmall { .. }
                 | runtime::RuntimeError::TooLarge(_),
             ) => 2,
@@ -348,6 +349,7 @@ fn of_runtime(
         RuntimeError::Truncated(_) => ErrorKind::File,
         RuntimeError::Input { .. }
         | RuntimeError::Condition(_)
+        | RuntimeError::Index(_)
         | RuntimeError::Sizes(_)
         | RuntimeError::TooSmall { .. }
         | RuntimeError::TooLarge(_)
@@ -366,6 +368,19 @@ mod tests {
 
     use super::*;
     use crate::emulate::EmulateError;
+
+    /// A model that is compiled for the inputs alone would only say it again.
+    #[test]
+    fn an_index_outside_its_axis_is_no_matter_of_sizes() {
+        let index = || "index 8 at [0]".to_owned();
+        for error in [
+            Error::Runtime(RuntimeError::Index(index())),
+            Error::Emulate(EmulateError::Index(index())),
+        ] {
+            assert!(!error.is_of_sizes() && error.exit_code() == 2, "{error}");
+        }
+        assert!(Error::Runtime(RuntimeError::Condition(index())).is_of_sizes());
+    }
 
     /// What sizes bring about is for the user to mend; what nothing binds is our bug.
     #[test]

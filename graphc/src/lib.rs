@@ -20,6 +20,7 @@ pub mod eager;
 #[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod error;
+pub mod escape;
 mod exit;
 pub mod facts;
 pub mod optimised;

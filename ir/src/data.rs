@@ -34,6 +34,12 @@ impl Storage {
     }
 }
 
+impl AsRef<[u8]> for Storage {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl std::ops::Deref for Storage {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use graphc::ir::{DType, HostTensor};
+use graphc::ir::{DType, HostTensor, mapped};
 use graphc::passes::OptLevel;
 use graphc::session::DeviceChoice;
 use graphc::{Session, SessionOptions};
@@ -73,8 +73,11 @@ impl Engine {
         for (input, output) in decoder.links() {
             session = session.state(&input, &output);
         }
+        let session = Session::compile(graph, &session)?;
+        let tensors = file.tensors.values();
+        mapped::check(tensors.map(|tensor| &tensor.bytes[..])).map_err(graphc::Error::from)?;
         Ok(Engine {
-            session: Session::compile(graph, &session)?,
+            session,
             decoder: Arc::new(decoder),
             batch,
             tokens: Vec::new(),

@@ -8,13 +8,18 @@
 //! ```text
 //! y = take x, i {axis=0}; return y as "y"
 //!     becomes
-//! y = take x, i {axis=0}; ok = reduce (i >= -n and i < n) {op=all}; return y as "y", ok check "take at …: an index lies …"
+//! y = take x, i {axis=0}
+//! first = reduce (select i >= -n and i < n, NONE, position * 2^32 + i) {op=min}
+//! return y as "y", first check "take at …: an index lies …" indices [4] in [0: n]
 //! ```
+//!
+//! The first index outside its axis and its position are one number ([`Indexed`]), so that a run takes one to the host.
 
 use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use ir::graph::infer::{check_indices, indexed_axes};
+use ir::graph::{Check, Indexed};
 use ir::op::{BinaryOp, Elementwise, Op, ReduceOp, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Shape, Value};
 
@@ -40,24 +45,32 @@ pub const PASS: Pass = Pass {
         let mut b = Builder::new(graph, "check_indices");
         b.copy_rest()?;
         // Nodes of one place have one message.
-        let mut conditions: IndexMap<String, Value> = IndexMap::new();
+        let mut conditions: IndexMap<(String, Indexed), Value> = IndexMap::new();
         for id in ids {
             let node = graph.node(id);
             b.origin = node.origin.clone();
-            let condition = condition(&mut b, graph, id)?;
+            let (first, indexed) = first_outside(&mut b, graph, id)?;
             let data = graph.ty(node.operands[0]);
-            let axes = indexed_axes(&node.op, depth(&graph.ty(node.operands[1]).shape));
-            let axes: Vec<String> = axes.map(|axis| axis.to_string()).collect();
+            let axes: Vec<String> = indexed.axes.iter().map(|(axis, _)| axis.to_string()).collect();
             let (op, axes) = (node.op.name(), axes.join(", "));
             let message = format!("{op} at {}: an index lies outside axis {axes} of {data}", node.origin);
-            let both = match conditions.get(&message) {
-                Some(other) => b.emit(Op::binary(BinaryOp::And), &[*other, condition])?,
-                None => condition,
+            let key = (message, indexed);
+            let both = match conditions.get(&key) {
+                Some(other) => b.emit(Op::binary(BinaryOp::Min), &[*other, first])?,
+                None => first,
             };
-            conditions.insert(message, both);
+            conditions.insert(key, both);
         }
-        for (message, condition) in conditions {
-            b.add_check(message, condition);
+        // Names of outputs are each there once.
+        let mut messages = BTreeSet::new();
+        for ((message, indexed), value) in conditions {
+            let mut name = message.clone();
+            let mut number = 1;
+            while !messages.insert(name.clone()) {
+                number += 1;
+                name = format!("{message} ({number})");
+            }
+            b.add_check(name, value, Check::Indices(indexed));
         }
         Ok(b.finish(&mut context.fired))
     },
@@ -66,7 +79,10 @@ pub const PASS: Pass = Pass {
 
 /// The scatters that make some outputs of what was there before: through views and casts, and through other scatters.
 fn makers(graph: &Graph, outputs: &[String]) -> Vec<NodeId> {
-    let named = graph.outputs().iter().filter(|o| !o.check && outputs.contains(&o.name));
+    let named = graph
+        .outputs()
+        .iter()
+        .filter(|o| o.check.is_none() && outputs.contains(&o.name));
     let mut open: Vec<NodeId> = named.map(|output| output.value.node).collect();
     let mut seen = BTreeSet::new();
     while let Some(id) = open.pop() {
@@ -121,12 +137,17 @@ fn depth(indices: &Shape) -> usize {
     indices.last().and_then(Dim::as_const).map_or(1, |d| d as usize)
 }
 
-/// Whether every index of a gather or scatter lies inside its axis, as a bool scalar.
-fn condition(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<Value, PassFault> {
+/// The first index of a gather or scatter that lies outside its axis, as [`Indexed`] says it.
+fn first_outside(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<(Value, Indexed), PassFault> {
     let node = graph.node(id);
     let (data, indices) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
     let axes = indexed_axes(&node.op, depth(&indices.shape));
-    let sizes: Vec<Dim> = axes.map(|axis| data.shape[axis].clone()).collect();
+    let axes: Vec<(u32, Dim)> = axes.map(|axis| (axis as u32, data.shape[axis].clone())).collect();
+    let sizes: Vec<Dim> = axes.iter().map(|(_, size)| size.clone()).collect();
+    let indexed = Indexed {
+        shape: indices.shape.clone(),
+        axes,
+    };
     let mut index = b.value(node.operands[1]);
     if indices.dtype != DType::I64 {
         index = b.emit(Op::cast(DType::I64), &[index])?;
@@ -136,15 +157,51 @@ fn condition(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<Value, Pa
     let low = b.emit(Op::binary(BinaryOp::Ge), &[index, least])?;
     let high = b.emit(Op::binary(BinaryOp::Lt), &[index, size])?;
     let inside = b.emit(Op::binary(BinaryOp::And), &[low, high])?;
-    if indices.rank() == 0 {
-        return Ok(inside);
+
+    let number = |b: &mut Builder<'_>, n: i64| b.constant(HostTensor::scalar(DType::I64, ir::Scalar::Int(n)));
+    let (lowest, highest) = Indexed::LIMITS;
+    let mut packed = index;
+    if indices.dtype.bits() > 32 {
+        let (lowest, highest) = (number(b, lowest), number(b, highest));
+        let above = b.emit(Op::binary(BinaryOp::Max), &[index, lowest])?;
+        packed = b.emit(Op::binary(BinaryOp::Min), &[above, highest])?;
     }
-    let all = Op::Reduce {
-        op: ReduceOp::All,
+    if indices.rank() > 0 {
+        let position = position(b, &indices.shape)?;
+        packed = b.emit(Op::binary(BinaryOp::Add), &[position, packed])?;
+    }
+    let none = number(b, Indexed::NONE);
+    let outside = b.emit(Op::Elementwise(Elementwise::Select), &[inside, none, packed])?;
+    if indices.rank() == 0 {
+        return Ok((outside, indexed));
+    }
+    let least = Op::Reduce {
+        op: ReduceOp::Min,
         axes: (0..indices.rank()).collect(),
         keep_dims: false,
     };
-    b.emit(all, &[inside])
+    Ok((b.emit(least, &[outside])?, indexed))
+}
+
+/// Positions of elements in row-major order, as they are packed.
+fn position(b: &mut Builder<'_>, shape: &Shape) -> Result<Value, PassFault> {
+    let elements = shape.elements();
+    let iota = Op::Iota {
+        shape: Shape(vec![elements.clone()]),
+        axis: 0,
+        dtype: DType::I64,
+    };
+    let mut position = b.emit(iota, &[])?;
+    if elements.as_const().is_none_or(|n| n > Indexed::LIMITS.1) {
+        let highest = b.constant(HostTensor::scalar(DType::I64, ir::Scalar::Int(Indexed::LIMITS.1)));
+        position = b.emit(Op::binary(BinaryOp::Min), &[position, highest])?;
+    }
+    let step = b.constant(HostTensor::scalar(DType::I64, ir::Scalar::Int(Indexed::POSITION)));
+    position = b.emit(Op::binary(BinaryOp::Mul), &[position, step])?;
+    match shape.rank() {
+        1 => Ok(position),
+        _ => b.emit(Op::View(View::Reshape(shape.clone())), &[position]),
+    }
 }
 
 /// Sizes as `i64`: a scalar for one, a vector for more.

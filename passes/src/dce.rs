@@ -92,10 +92,7 @@ pub fn sweep(graph: Graph) -> Graph {
     }
     for output in graph.outputs() {
         let value = Value::new(map[output.value.node.index()], output.value.index);
-        match output.check {
-            true => out.add_check(output.name.clone(), value),
-            false => out.add_output(output.name.clone(), value),
-        }
+        out.add_output_like(output, value);
     }
     out
 }

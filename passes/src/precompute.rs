@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use ir::op::Composite;
-use ir::{Graph, HostTensor, NodeId, Op, Table, Value};
+use ir::{Bindings, Graph, HostTensor, NodeId, Op, Table, TensorType, Value};
 
+use crate::flops;
 use crate::options::Evaluator;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
@@ -29,6 +30,13 @@ pub const LEFT: &str = "computed_in_each_run";
 
 /// Constants of more elements are inputs of what is evaluated, so that nobody looks into them twice.
 const LARGE: usize = 1 << 14;
+/// The most work, in elements that are read or made, that is done for values of small constants: a second or so. A size
+/// in a file can ask for any amount.
+const WORK: f64 = (1u64 << 28) as f64;
+/// How often each element of larger constants may be read.
+const PASSES: f64 = 64.0;
+/// Operations of products that take about as long as one element of other ops.
+const PRODUCT: f64 = 256.0;
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -167,7 +175,35 @@ impl Cone {
         } else {
             made_of
         };
+        let constants = constants.iter().map(|id| graph.constants()[*id].tensor.elements());
+        let allowed = WORK.max(PASSES * constants.sum::<usize>() as f64);
         elements.is_some_and(|elements| elements > 0 && ty.dtype.bytes_for(elements) <= most)
+            && self.work(graph) <= allowed
+    }
+
+    /// What evaluating takes, in elements that are read or made; views are made where they are read.
+    fn work(&self, graph: &Graph) -> f64 {
+        let sizes = Bindings::new();
+        let elements = |ty: &TensorType| ty.elements().eval(&sizes).map_or(f64::INFINITY, |n| n as f64);
+        let of_node = |id: &NodeId| {
+            let node = graph.node(*id);
+            if matches!(node.op, Op::Constant(_) | Op::View(_)) {
+                return 0.0;
+            }
+            let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
+            let made = node.results.iter().map(elements).fold(0.0, |n, more| n + more);
+            let read = operands.iter().copied().map(elements).fold(0.0, |n, more| n + more);
+            let flops = match flops::product(&node.op, &operands, &node.results) {
+                Some(flops) => flops.eval(&sizes).map_or(f64::INFINITY, |n| n as f64),
+                None => 0.0,
+            };
+            let windows = match &node.op {
+                Op::Pool(pool) => made * pool.size.iter().map(|n| *n as f64).product::<f64>(),
+                _ => 0.0,
+            };
+            made + read + windows + flops / PRODUCT
+        };
+        self.nodes.iter().map(of_node).sum()
     }
 }
 
@@ -265,6 +301,42 @@ mod tests {
             let outputs = ir::graph::eval::evaluate(&graph, inputs).map_err(|error| error.to_string())?;
             Ok(outputs.into_values().collect())
         })
+    }
+
+    /// Sizes in a file ask for any amount of work, of constants of a few bytes: it is left to the runs, which may be a
+    /// GPU's, and said. Work in proportion to weights is done.
+    #[test]
+    fn work_without_end_is_not_done() {
+        let never: Evaluator = Arc::new(|graph, _| panic!("{graph}"));
+        for made in [
+            "c = constant 1.5 : f32[]
+  a = broadcast c : f32[32768, 32768]
+  p = contract a, a
+  s = reduce p {op=sum, axes=[0, 1]}",
+            "c = iota {axis=0} : f32[1073741824]
+  a = scan c {op=sum, axis=0}
+  s = reduce a {op=max, axes=[0]}",
+            "c = iota {axis=1} : f32[4096, 4096]
+  a = reshape c : f32[1, 1, 4096, 4096]
+  w = constant random(seed=1) : f32[8, 1, 31, 31]
+  p = conv a, w
+  s = reduce p {op=max, axes=[0, 1, 2, 3]}",
+        ] {
+            let body = format!("  x = input \"x\" : f32[4]\n  {made}\n  y = add x, s\n  return y as \"y\"\n");
+            let started = std::time::Instant::now();
+            let (graph, _) = optimized(&body, never.clone());
+            assert!(ops(&graph).contains(&"reduce"), "{graph}");
+            assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+        }
+        // What is made of copies alone takes no work.
+        let body = "  x = input \"x\" : f32[4]
+  c = constant 1.5 : f32[]
+  a = broadcast c : f32[1073741824]
+  s = reduce a {op=sum, axes=[0]}
+  y = add x, s
+  return y as \"y\"\n";
+        let (graph, _) = optimized(body, never);
+        assert_eq!(ops(&graph), ["add"], "{graph}");
     }
 
     /// The ops but for constants and views, in order.

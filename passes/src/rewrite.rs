@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use ir::dim::Symbols;
 use ir::entity::Entity;
-use ir::graph::{Constant, Node};
+use ir::graph::{Check, Constant, Node, Output};
 use ir::op::{Composite, Elementwise, UnaryOp};
 use ir::types::Scalar;
 use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Value};
@@ -81,8 +81,8 @@ pub struct Builder<'a> {
     pass: &'static str,
     fired: Vec<Fired>,
     outputs: HashMap<String, Value>,
-    /// New conditions with their messages.
-    checks: Vec<(String, Value)>,
+    /// New conditions.
+    checks: Vec<Output>,
 }
 
 impl<'a> Builder<'a> {
@@ -190,8 +190,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a condition of runs, after those of the old graph.
-    pub fn add_check(&mut self, message: String, value: Value) {
-        self.checks.push((message, value));
+    pub fn add_check(&mut self, message: String, value: Value, check: Check) {
+        self.checks.push(Output {
+            name: message,
+            value,
+            check: Some(check),
+        });
     }
 
     /// Copies an old node over its new operands (rules apply).
@@ -427,16 +431,13 @@ impl<'a> Builder<'a> {
                 Some(value) => *value,
                 None => self.value(output.value),
             };
-            match output.check {
-                true => self.graph.add_check(output.name.clone(), value),
-                false => self.graph.add_output(output.name.clone(), value),
-            }
+            self.graph.add_output_like(output, value);
         }
         for (name, value) in more {
             self.graph.add_output(name, value);
         }
-        for (message, value) in self.checks {
-            self.graph.add_check(message, value);
+        for check in &self.checks {
+            self.graph.add_output_like(check, check.value);
         }
         fired.append(&mut self.fired);
         crate::dce::sweep(self.graph)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ir::dim::DimError;
-use ir::graph::BindError;
+use ir::graph::{BindError, Check};
 use ir::host::LowerError;
 use ir::plan::SizesError;
 use ir::types::DType;
@@ -129,6 +129,10 @@ pub enum RuntimeError {
     #[error("{0}")]
     Condition(String),
 
+    /// An index of this run's data lies outside its axis.
+    #[error("{0}")]
+    Index(String),
+
     /// The plan asks for what this device does not do.
     #[error("{what} is not supported at {at}")]
     Unsupported { what: String, at: String },
@@ -218,7 +222,7 @@ impl fmt::Display for OutOfDeviceMemory {
 /// What is wrong with the inputs of a run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InputError {
-    #[error("input {0:?} is missing; give it (graphc's --random makes up what is not given)")]
+    #[error("input {0:?} is missing; give it (graphc's --inputs FILE; --random makes up what is not given)")]
     Missing(String),
     #[error("the model has no input {0:?}")]
     Unknown(String),
@@ -263,6 +267,14 @@ fn have(available: Option<u64>) -> String {
 }
 
 impl RuntimeError {
+    /// The error of a run whose condition does not hold.
+    pub(crate) fn of_condition((check, message): (&Check, String)) -> RuntimeError {
+        match check {
+            Check::Holds => RuntimeError::Condition(message),
+            Check::Indices(_) => RuntimeError::Index(message),
+        }
+    }
+
     /// There is no memory for a run, with what there is.
     pub(crate) fn no_memory(asked: usize) -> RuntimeError {
         RuntimeError::NoMemory {

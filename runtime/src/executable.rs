@@ -168,9 +168,9 @@ impl Executable {
         }
         let bindings = self.bind_ports(&inputs)?;
         // Conditions are read when the run is done, so they come to the host.
-        places.extend(plan.conditions().iter().map(|_| Where::Host));
+        places.extend(plan.conditions().map(|_| Where::Host));
         let running = self.loaded.clone().submit(&bindings, inputs, &places)?;
-        Ok(Pending::new(self.program.clone(), self.variant, running))
+        Ok(Pending::new(self.program.clone(), self.variant, bindings, running))
     }
 
     /// The sizes that inputs in the order of the ports imply.
@@ -230,7 +230,7 @@ impl Executable {
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
         let mut conditions: SmallVec<[Vec<u8>; 4]> = SmallVec::new();
-        for port in plan.conditions() {
+        for (_, port) in plan.conditions() {
             let asked = usize::try_from(port.ty.bytes().eval(bindings)?).unwrap_or(0);
             conditions.push(vec![0; asked]);
         }
@@ -253,7 +253,7 @@ impl Executable {
         room.extend(conditions.iter_mut().map(Vec::as_mut_slice));
         self.loaded.run(bindings, inputs, &mut room, None)?;
         check_files(&self.program, inputs)?;
-        check_conditions(plan, &room)?;
+        check_conditions(plan, &room, bindings)?;
         drop(room);
         for (index, buffer) in &moved {
             results[*index].copy_from_slice(buffer.as_ref());
@@ -401,7 +401,7 @@ impl Executable {
         }
         self.loaded.run(bindings, &given, &mut room, times)?;
         check_files(&self.program, &given)?;
-        check_conditions(plan, &room)
+        check_conditions(plan, &room, bindings)
     }
 
     /// What the runs so far took besides running.
@@ -459,10 +459,10 @@ impl std::fmt::Debug for Executable {
 }
 
 /// Looks at the conditions that a run has computed.
-fn check_conditions(plan: &Plan, outputs: &[&mut [u8]]) -> Result<(), RuntimeError> {
-    let mut conditions = plan.outputs.iter().zip(outputs).skip(plan.results().len());
-    match conditions.find(|(_, bytes)| bytes.first() == Some(&0)) {
-        Some((port, _)) => Err(RuntimeError::Condition(port.name.clone())),
+fn check_conditions(plan: &Plan, outputs: &[&mut [u8]], sizes: &Bindings) -> Result<(), RuntimeError> {
+    let conditions = outputs.iter().skip(plan.results().len());
+    match plan.failed_condition(conditions.map(|bytes| Some(&**bytes)), sizes) {
+        Some(failed) => Err(RuntimeError::of_condition(failed)),
         None => Ok(()),
     }
 }

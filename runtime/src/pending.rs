@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use indexmap::IndexMap;
-use ir::Program;
+use ir::{Bindings, Program};
 
 use crate::checks::check_files;
 use crate::device::Running;
@@ -22,16 +22,24 @@ pub type Values = IndexMap<String, Value>;
 pub struct Pending {
     program: Arc<Program>,
     variant: usize,
+    /// The run's sizes.
+    sizes: Arc<Bindings>,
     running: Arc<dyn Running>,
     /// A state that is not to be used where an index was outside of its axis.
     state: Option<Made>,
 }
 
 impl Pending {
-    pub(crate) fn new(program: Arc<Program>, variant: usize, running: Arc<dyn Running>) -> Pending {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        variant: usize,
+        sizes: Arc<Bindings>,
+        running: Arc<dyn Running>,
+    ) -> Pending {
         Pending {
             program,
             variant,
+            sizes,
             running,
             state: None,
         }
@@ -50,7 +58,7 @@ impl Pending {
     /// Waits for the run and gives its outputs, but for those that were taken.
     ///
     /// # Errors
-    /// What the device reports; `Condition` where an index was outside its axis.
+    /// What the device reports; `Index` where an index was outside its axis.
     pub fn wait(self) -> Result<Values, RuntimeError> {
         self.named()
     }
@@ -73,15 +81,16 @@ impl Pending {
         let mut values = self.running.wait()?;
         check_files(&self.program, &[])?;
         let conditions = values.split_off(plan.results().len().min(values.len()));
-        for (port, value) in plan.conditions().iter().zip(conditions) {
-            if let Some(Value::Host(holds)) = value
-                && holds.bytes.first() == Some(&0)
-            {
-                if let Some(state) = &self.state {
-                    state.lose(&port.name);
-                }
-                return Err(RuntimeError::Condition(port.name.clone()));
+        let on_host = conditions.iter().map(|value| match value {
+            Some(Value::Host(value)) => Some(&value.bytes[..]),
+            _ => None,
+        });
+        if let Some(failed) = plan.failed_condition(on_host, &self.sizes) {
+            let error = RuntimeError::of_condition(failed);
+            if let Some(state) = &self.state {
+                state.lose(&error.to_string());
             }
+            return Err(error);
         }
         let values = plan.results().iter().zip(values);
         Ok(values

@@ -145,7 +145,7 @@ fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y)],
         flops: Dim::Const(0),
-        checks: 0,
+        checks: Vec::new(),
         streaming: None,
         share: None,
         states: Vec::new(),

@@ -23,7 +23,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         inputs: Vec::new(),
         outputs: Vec::new(),
         flops: Dim::from(0),
-        checks: 0,
+        checks: Vec::new(),
         streaming: None,
         share: None,
         states: Vec::new(),

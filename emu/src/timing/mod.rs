@@ -42,6 +42,14 @@ pub fn parts() -> Vec<(&'static str, &'static str)> {
     Machine::all().map(|machine| (machine.arch, machine.part)).collect()
 }
 
+/// The GPU as which an arch's code is timed: the GPU of that name, or for a generic processor the first timed one that
+/// runs its code. The arch itself where none of them is timed, which a launch then says.
+pub fn gpu_of(arch: &'static Arch) -> &'static Arch {
+    let is_timed = |arch: &&'static Arch| Machine::of(arch, None).is_some();
+    let served = arch.serves.iter().filter_map(|name| Arch::by_name(name));
+    std::iter::once(arch).chain(served).find(is_timed).unwrap_or(arch)
+}
+
 /// The archs that can be timed.
 pub fn archs() -> Vec<&'static str> {
     Machine::names()

@@ -74,7 +74,7 @@ fn a_total_beyond_the_room_of_the_cache_fails_the_run() {
         options = options.shape(&format!("{name}=[{dims}]")).unwrap();
     }
     let graph = model.import_with(&options).unwrap();
-    let checks: Vec<_> = graph.outputs().iter().filter(|output| output.check).collect();
+    let checks: Vec<_> = graph.outputs().iter().filter(|output| output.check.is_some()).collect();
     let [check] = checks[..] else {
         panic!("{} conditions", checks.len())
     };

@@ -127,7 +127,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         lanes: Table::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),
-        checks: 0,
+        checks: Vec::new(),
         streaming: None,
         share: None,
         states: Vec::new(),

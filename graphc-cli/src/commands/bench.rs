@@ -266,11 +266,15 @@ fn predict(args: &Args, model: &ModelArgs, target: &str, given: &given::Given, c
     match args.format {
         Format::Json => output::print_json(&json!({
             "predicted_ms": predicted.micros / 1e3, "in_sequence_ms": predicted.in_sequence / 1e3, "target": target,
-            "kernels": predicted.kernels, "untimed": predicted.untimed,
+            "gpu": predicted.gpu, "kernels": predicted.kernels, "untimed": predicted.untimed,
         })),
         Format::Text => output::print(&format!(
-            "predicted {:.3} ms on {target} ({:.3} ms one step after another){}\n{}",
+            "predicted {:.3} ms on {target}{} ({:.3} ms one step after another){}\n{}",
             predicted.micros / 1e3,
+            match wanted.name == predicted.gpu {
+                true => String::new(),
+                false => format!(", as {} runs its code", predicted.gpu),
+            },
             predicted.in_sequence / 1e3,
             match predicted.untimed.len() {
                 0 => String::new(),

@@ -65,7 +65,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let text = emit(args, stage, targets, context)?;
         return match &args.output {
             Some(path) => output::save(path, &text),
-            None => output::print(&text),
+            None => output::print_whole(&text),
         };
     }
     let Some(path) = &args.output else {

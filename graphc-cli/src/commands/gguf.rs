@@ -29,7 +29,7 @@ pub fn is_gguf(path: &Path) -> bool {
 /// # Errors
 /// A file that is damaged, or a part of a split model that is not there.
 pub fn inspect(path: &Path, target: Option<Target>, format: Format) -> Result<()> {
-    let file = GgufFile::open(path).map_err(of_file)?;
+    let file = GgufFile::open_with(path, ir::mapped::Mapped::new).map_err(of_file)?;
     let wanted = |arch: &&Architecture| target.map_or(arch.is_gpu(), |target| target.name == arch.name);
     let targets: Vec<&Architecture> = TARGETS.iter().filter(wanted).collect();
     let contents = Contents::of(&file);

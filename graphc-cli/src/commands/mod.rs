@@ -8,7 +8,6 @@ mod bench;
 mod blame;
 mod compile;
 mod doctor;
-mod escape;
 mod explain;
 mod gguf;
 mod given;
@@ -34,6 +33,7 @@ use runtime::MiopenFind;
 
 use self::args::Timeout;
 use graphc::error::Result;
+use graphc::escape;
 use graphc::options::{Settings, WORKER_VERB};
 
 /// A lazy computation-graph compiler for AMD GPUs.
@@ -132,7 +132,7 @@ pub fn main() -> ExitCode {
                 Some(path) => blame::blame(&path, error),
                 None => error,
             };
-            eprintln!("graphc: {}", escape::text(&error.to_string()));
+            eprintln!("graphc: {}", escape::text(&escape::words(&error.to_string())));
             ExitCode::from(error.exit_code())
         }
     }

@@ -57,8 +57,8 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
         }));
     }
     let (core, report) = passes::optimize(graph, &target, &options)?;
-    output::print(&printed.lock().unwrap_or_else(std::sync::PoisonError::into_inner))?;
-    output::print(&whole(&core))?;
+    output::print_whole(&printed.lock().unwrap_or_else(std::sync::PoisonError::into_inner))?;
+    output::print_whole(&whole(&core))?;
     if args.time {
         for p in &report.passes {
             eprintln!(

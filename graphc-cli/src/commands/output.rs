@@ -6,14 +6,20 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Context, escape};
+use super::Context;
 use graphc::driver::model;
 use graphc::error::{Error, Result};
+use graphc::escape;
 
 pub use graphc::texts::size as bytes;
 
-/// Prints text to stdout. A reader that has gone away (`| head`) is not an error.
+/// Prints text for people to stdout. A reader that has gone away (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
+    write(&escape::text(&escape::words(text)))
+}
+
+/// Prints a text that something reads again, with names of any length.
+pub fn print_whole(text: &str) -> Result<()> {
     write(&escape::text(text))
 }
 
@@ -83,6 +89,6 @@ pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
 /// Prints a note to stderr unless `--quiet`.
 pub fn note(context: &Context, text: &str) {
     if !context.quiet {
-        eprintln!("graphc: {}", escape::text(text));
+        eprintln!("graphc: {}", escape::text(&escape::words(text)));
     }
 }

@@ -9,11 +9,12 @@ use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::given;
-use super::{Context, escape, load, output};
+use super::{Context, load, output};
 use graphc::arrays::{self, ArrayFile, Arrays};
 use graphc::compare::compare;
 use graphc::emulate::{self, Emulator};
 use graphc::error::{Error, Result};
+use graphc::escape;
 use graphc::session::{OpenDevice, with_least};
 
 /// Run a model.
@@ -24,7 +25,7 @@ pub struct Args {
     #[command(flatten)]
     build: BuildArgs,
     /// Inputs by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times.
-    #[arg(long, value_name = "FILE", required_unless_present = "random")]
+    #[arg(long, value_name = "FILE")]
     inputs: Vec<PathBuf>,
     /// Make up the inputs that no file gives; the same every time.
     #[arg(long)]

@@ -102,6 +102,8 @@ fn parts(parts: &[Part]) -> String {
 
 /// What a predicted run of a plan gave.
 pub struct Predicted {
+    /// The GPU that they are of: the target, or for a generic processor one that runs its code.
+    pub gpu: &'static str,
     pub kernels: Vec<TimedKernel>,
     /// When each step runs, its lanes side by side.
     pub timeline: Vec<Span>,
@@ -165,6 +167,7 @@ pub fn predict(
     }
     let plan = &program.variants[variant].plan;
     Ok(Predicted {
+        gpu: emulator.gpu().arch().name,
         kernels: emulate::timed(plan, &steps),
         timeline: emulate::timeline(plan, &steps),
         micros: emulate::makespan(plan, &steps),

@@ -183,6 +183,38 @@ fn names_do_not_reach_the_terminal_as_they_are() {
 }
 
 #[test]
+fn names_of_any_length_leave_lines_that_can_be_read() {
+    let p = Place::new();
+    let long = |what: &str| what.repeat(70_000);
+    let (n, x, w, y) = (long("n"), long("x"), long("w"), long("y"));
+    let m = p.write(
+        "names.gir",
+        format!(
+            "graph @{} stage=import {{\n  symbol {n}: 1..4 hint 2\n  x = input {x:?} : f32[{n}, 3]\n  w = constant {w:?} \
+             random(seed=1) : f32[3, 3]\n  y = contract x, w\n  z = softmax y {{axis=1}}\n  return z as {y:?}\n}}\n",
+            long("g")
+        ),
+    );
+    let m = text(&m);
+    for args in [
+        vec!["inspect", m],
+        vec!["explain", m],
+        vec!["explain", m, "--target", "gfx90a"],
+        vec!["run", m, "--random"],
+        vec!["bench", m, "--runs", "1"],
+        vec!["profile", m, "--runs", "1"],
+    ] {
+        let shown = p.ok(&args);
+        let longest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(longest < Some(1000), "{args:?}: {longest:?}");
+    }
+    let message = p.fails(&["run", m], 2, &["--random"]);
+    assert!(message.len() < 3000, "{}", message.len());
+    // A text that is read again is whole.
+    assert!(p.ok(&["opt", m]).contains(&n));
+}
+
+#[test]
 fn states_are_kept_and_artifacts_remember_them() {
     let p = Place::new();
     let m = p.write("cache.gir", CACHE);

@@ -1,13 +1,14 @@
-//! Verbs that compile or emulate, where ROCm is in the process as on a machine that has it installed: inside the
+//! Every verb, where ROCm is in the process as on a machine that has it installed: inside the
 //! sysroot's own shell, with compile workers and without, and beside them from outside, through workers. Each with
 //! nothing cached and with all of it.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::place::{Place, compiler, digits, text};
+use crate::place::{Place, SMALL, compiler, digits, text};
 
-/// Each verb that compiles or emulates, and words that it prints; those that take several targets are given two.
+/// Each verb of the program's help, and words that it prints; those that take several targets are given two. Of the
+/// verbs that compile or emulate, each way.
 const VERBS: &[(&str, &str)] = &[
     (
         "compile DIGITS --size batch=2 --target gfx90a,gfx942 -o OUT/two.graphc",
@@ -18,6 +19,17 @@ const VERBS: &[(&str, &str)] = &[
         "",
     ),
     ("run DIGITS --random --size batch=2 --emulate --target gfx90a", "logits"),
+    ("run DIGITS --random --size batch=2", "logits"),
+    ("opt OUT/small.gir --target gfx90a", "stage=core"),
+    ("inspect DIGITS --size batch=2 --target gfx90a", "vgpr"),
+    ("profile DIGITS --size batch=2 --device cpu --runs 2", "roofline"),
+    ("bench DIGITS --size batch=2 --device cpu --runs 2", "median"),
+    (
+        "quantize DIGITS --size batch=2 --scheme weights-int8 -o OUT/small.onnx",
+        "",
+    ),
+    ("targets", "gfx942"),
+    ("doctor", "hip"),
     ("inspect OUT/two.graphc --target gfx942 --emulate --time", "held by"),
     ("explain DIGITS --target gfx90a,gfx942", "fused"),
     ("bench DIGITS --size batch=2 --emulate --target gfx942", "us"),
@@ -37,6 +49,8 @@ const VERBS: &[(&str, &str)] = &[
         "tune run DIGITS --size batch=2 --target gfx90a --emulate --candidates 1 --database OUT/rows.json",
         "",
     ),
+    ("tune merge --into OUT/all.json OUT/rows.json", ""),
+    ("tune show OUT/all.json", "gfx90a"),
 ];
 
 /// Where the sysroot's shell is, for hosts whose own loader finds no hiprtc.
@@ -83,6 +97,7 @@ fn all_verbs(rocm: Rocm) {
     for pass in ["cold", "warm"] {
         let out = place.path(&format!("out-{pass}"));
         std::fs::create_dir(&out).expect("a folder");
+        std::fs::write(out.join("small.gir"), SMALL).expect("written");
         for (line, says) in VERBS {
             let words: Vec<String> = line
                 .split(' ')
@@ -98,6 +113,38 @@ fn all_verbs(rocm: Rocm) {
             );
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(said.contains(says), "{rocm:?}, {pass}: {line}: {said}");
+        }
+    }
+}
+
+/// The verbs that a page of help lists.
+fn listed(help: &str) -> Vec<&str> {
+    let list = help.split("Commands:").nth(1).unwrap_or_default();
+    let lines = list
+        .trim_start_matches('\n')
+        .lines()
+        .take_while(|line| !line.is_empty());
+    // What does not fit a line goes on below, further in.
+    let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')));
+    let names = names.filter_map(|line| line.split(' ').next());
+    names.filter(|name| *name != "help").collect()
+}
+
+#[test]
+fn every_verb_of_the_help_is_run() {
+    let place = Place::new();
+    let help = place.ok(&["--help"]);
+    let verbs = listed(&help);
+    assert!(verbs.len() > 10 && verbs.contains(&"doctor"), "{verbs:?}");
+    for verb in verbs {
+        let help = place.ok(&[verb, "--help"]);
+        let under = match listed(&help) {
+            none if none.is_empty() => vec![verb.to_owned()],
+            under => under.into_iter().map(|name| format!("{verb} {name}")).collect(),
+        };
+        for verb in under {
+            let has = |line: &str| line == verb || line.starts_with(&format!("{verb} "));
+            assert!(VERBS.iter().any(|(line, _)| has(line)), "no row runs `graphc {verb}`");
         }
     }
 }

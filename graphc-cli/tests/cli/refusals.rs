@@ -119,3 +119,70 @@ fn sizes_beyond_memory_are_the_users_mistake() {
         &["open.gir:3", "does not fit 64 bits", "n=4611686018427387904"],
     );
 }
+
+/// Every op that takes indices, wherever it runs: an index outside its axis is named, with its place and the axis.
+#[test]
+fn an_index_outside_its_axis_is_named() {
+    let p = Place::new();
+    let graph = |name: &str, indices: &str, op: &str| {
+        p.write(
+            &format!("{name}.gir"),
+            format!(
+                "graph @{name} stage=import {{\n  symbol n: 1..8 hint 3\n  x = input \"x\" : f32[10, 3]\n  i = input \"i\" : \
+                 {indices}\n  {op}\n  return y as \"y\"\n}}\n"
+            ),
+        )
+    };
+    let indices = |shape: &[usize], i: &[i64]| HostTensor::from_i64(DType::I64, shape, i).expect("fits");
+    let narrow = |shape: &[usize], i: &[i64]| HostTensor::from_i64(DType::I32, shape, i).expect("fits");
+    let mut emulated = vec![vec![], vec!["-O0"]];
+    if compiler(&p) {
+        emulated.push(vec!["--target", "gfx90a", "--emulate", "--check-indices"]);
+        emulated.push(vec!["--target", "gfx1100", "--emulate", "--check-indices"]);
+    }
+    for (name, ty, op, i, says) in [
+        (
+            "take",
+            "i64[n, 2]",
+            "y = take x, i {axis=0}",
+            indices(&[3, 2], &[0, 1, 9, 10, 11, -10]),
+            "index 10 at [1, 1] of the indices, which are [3, 2]; axis 0 has 10 elements, so -10 to 9 are inside it",
+        ),
+        (
+            "narrow",
+            "i32[n]",
+            "y = take x, i {axis=1}",
+            narrow(&[3], &[0, 2, -4]),
+            "index -4 at [2] of the indices, which are [3]; axis 1 has 3 elements, so -3 to 2 are inside it",
+        ),
+        (
+            "one",
+            "i64[]",
+            "y = take x, i {axis=0}",
+            indices(&[], &[1 << 40]),
+            "an index of 2147483647 or more; axis 0 has 10 elements",
+        ),
+        (
+            "along",
+            "i64[n, 3]",
+            "y = take_along_axis x, i {axis=0}",
+            indices(&[1, 3], &[1, -11, 99]),
+            "index -11 at [0, 1] of the indices, which are [1, 3]; axis 0 has 10 elements",
+        ),
+        (
+            "tuples",
+            "i64[n, 2]",
+            "y = gather_nd x, i",
+            indices(&[2, 2], &[9, 2, 2, 9]),
+            "index 9 at [1, 1] of the indices, which are [2, 2]; axis 1 has 3 elements, so -3 to 2 are inside it",
+        ),
+    ] {
+        let m = graph(name, ty, op);
+        let x = f32s(&[10, 3], &[1.0; 30]);
+        let inputs = p.arrays(&format!("{name}.npz"), &[("x", x), ("i", i)]);
+        for options in &emulated {
+            let args = [&["run", text(&m), "--inputs", text(&inputs)], &options[..]].concat();
+            p.fails(&args, 2, &[&format!("{name}.gir"), says]);
+        }
+    }
+}

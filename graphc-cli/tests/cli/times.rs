@@ -95,3 +95,42 @@ fn what_is_not_timed_says_so() {
     ];
     p.fails(&args, 2, &["not timed for gfx906"]);
 }
+
+/// A generic processor is no GPU: its code is timed as a GPU runs it, which the output names.
+#[test]
+fn code_of_a_generic_processor_is_timed_on_a_gpu_that_runs_it() {
+    let p = Place::new();
+    if !compiler(&p) {
+        return;
+    }
+    let m = p.write("two.gir", TWO);
+    for (target, gpu) in [("gfx11-generic", "gfx1100"), ("gfx12-generic", "gfx1201")] {
+        let args = ["bench", text(&m), "--target", target, "--emulate", "--no-libraries"];
+        let said = p.ok(&args);
+        assert!(said.contains(&format!("on {target}, as {gpu} runs its code")), "{said}");
+        assert!(said.contains(&format!("predicted for {gpu} as RX ")), "{said}");
+        let page = p.path("page.html");
+        p.ok(&[
+            "report",
+            text(&m),
+            "--target",
+            target,
+            "--emulate",
+            "--no-libraries",
+            "-o",
+            text(&page),
+        ]);
+        let page = std::fs::read_to_string(&page).expect("written");
+        assert!(page.contains(&format!("\"device\":\"{gpu}\"")), "{target}");
+    }
+    // No GPU of this one is timed.
+    let args = [
+        "bench",
+        text(&m),
+        "--target",
+        "gfx9-generic",
+        "--emulate",
+        "--no-libraries",
+    ];
+    p.fails(&args, 2, &["not timed for gfx9-generic", "gfx1100"]);
+}

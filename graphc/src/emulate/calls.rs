@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use emu::timing::Report;
+use emu::Arch;
+use emu::timing::{Report, gpu_of};
 use ir::dim::DimError;
 use ir::graph::Stage;
 use ir::library::{Algorithm, LibraryCall};
@@ -312,10 +313,11 @@ impl CallTimer {
         words.extend(["env".into(), path]);
         words.extend(self.worker.iter().cloned());
         let mut words = words.into_iter();
+        let gpu = Arch::by_name(target.name).map_or(target.name, |arch| gpu_of(arch).name);
         let mut command = Command::new(words.next().unwrap_or_default());
         command
             .args(words)
-            .env("GRAPHC_EMU_ARCH", target.name)
+            .env("GRAPHC_EMU_ARCH", gpu)
             .env("GRAPHC_EMU_MEMORY_MIB", (memory >> 20).to_string())
             .env("GRAPHC_HIP", folder)
             .env(EMULATOR_REPORTS, folder.join("reports"));

@@ -38,6 +38,9 @@ pub enum EmulateError {
     /// A condition of the model does not hold for this run's data.
     #[error("{0}")]
     Condition(String),
+    /// An index of this run's data lies outside its axis.
+    #[error("{0}")]
+    Index(String),
     /// A code object could not be loaded or decoded.
     #[error("kernel {kernel}: {error}")]
     Load { kernel: String, error: emu::LoadError },
@@ -107,6 +110,7 @@ impl EmulateError {
             EmulateError::UnknownTarget { .. }
             | EmulateError::LibraryCall { .. }
             | EmulateError::Condition(_)
+            | EmulateError::Index(_)
             | EmulateError::Input { .. }
             | EmulateError::Bind(_)
             | EmulateError::Sizes(_)

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use emu::timing::gpu_of;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, TimingOptions};
 use indexmap::IndexMap;
 use ir::dim::Bindings;
-use ir::graph::{Constant, bind_shapes};
+use ir::graph::{Check, Constant, bind_shapes};
 use ir::kernel::eval::evaluate_for;
 use ir::plan::{BufferId, KernelId, Place, Plan, Port, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
@@ -119,6 +120,11 @@ impl<'a> Emulator<'a> {
                 });
             }
         }
+        // Times are those of a GPU.
+        let arch = match &options.time {
+            Some(_) => gpu_of(arch),
+            None => arch,
+        };
         let gpu = Gpu::new(arch, options.memory);
         let mut kernels = Table::new();
         for (id, kernel) in plan.kernels.iter() {
@@ -261,10 +267,13 @@ impl Run<'_> {
                 },
             }
         }
-        for port in plan.conditions() {
-            let holds = self.result(port)?;
-            if holds.bytes.first() == Some(&0) {
-                return Err(EmulateError::Condition(port.name.clone()));
+        for (check, port) in plan.conditions() {
+            let value = self.result(port)?;
+            if let Some(failed) = check.failure(&port.name, &value.bytes, &self.bindings) {
+                return Err(match check {
+                    Check::Holds => EmulateError::Condition(failed),
+                    Check::Indices(_) => EmulateError::Index(failed),
+                });
             }
         }
         for port in plan.results() {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::driver::model::artifact_error;
 use crate::error::Result;
-use crate::texts;
+use crate::{escape, texts};
 
 /// The facts that all targets of a program share.
 #[derive(Serialize)]
@@ -100,14 +100,19 @@ impl Contents {
         let made = self.artifact.as_ref().map_or(String::new(), |v| {
             format!(", an artifact of graphc {} in format {}", v.graphc, v.format)
         });
-        let mut text = format!("{}{made}: {}\n", self.name, self.targets.join(", "));
+        let mut text = format!("{}{made}: {}\n", escape::name(&self.name), self.targets.join(", "));
         for s in &self.sizes {
             let max = s.max.map_or(String::new(), |m| m.to_string());
-            text += &format!("  size {}: {}..{max}, hint {}\n", s.name, s.min, s.hint);
+            text += &format!("  size {}: {}..{max}, hint {}\n", escape::name(&s.name), s.min, s.hint);
         }
         for (what, ports) in [("input", &self.inputs), ("output", &self.outputs)] {
             for p in ports {
-                text += &format!("  {what} {}: {}[{}]\n", p.name, p.dtype, p.shape.join(", "));
+                text += &format!(
+                    "  {what} {}: {}[{}]\n",
+                    escape::name(&p.name),
+                    p.dtype,
+                    p.shape.join(", ")
+                );
             }
         }
         for w in &self.weights {

@@ -557,7 +557,7 @@ impl Session {
         let mut outputs: IndexMap<String, TensorType> = match &*self.inner.model {
             Loaded::Compiled(executable) => named(executable.plan().results()),
             Loaded::Reference(graph) => {
-                let results = graph.outputs().iter().filter(|output| !output.check);
+                let results = graph.outputs().iter().filter(|output| output.check.is_none());
                 let named = results.map(|output| (output.name.clone(), graph.ty(output.value).clone()));
                 named.collect()
             }

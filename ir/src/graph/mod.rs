@@ -10,6 +10,7 @@
 pub mod assume;
 pub mod bind;
 pub mod build;
+pub mod check;
 pub mod dot;
 pub mod eval;
 pub mod infer;
@@ -32,6 +33,7 @@ use crate::entity::{Entity, Table, entity};
 use crate::types::{Scalar, TensorType};
 use assume::Assumption;
 pub use bind::{BindError, bind_shapes, bindable};
+pub use check::{Check, Indexed};
 use op::Op;
 
 entity! {
@@ -143,9 +145,9 @@ pub struct Input {
 pub struct Output {
     pub name: String,
     pub value: Value,
-    /// The value is a condition (a bool scalar), no result: a run in which it is false fails with the name as its
-    /// message.
-    pub check: bool,
+    /// Set where the value is a condition, no result: a run in which it does not hold fails, and the message begins
+    /// with the name.
+    pub check: Option<Check>,
 }
 
 /// A constant with the name it had in the model, if any.
@@ -248,7 +250,7 @@ impl Graph {
         self.outputs.push(Output {
             name: name.into(),
             value,
-            check: false,
+            check: None,
         });
     }
 
@@ -257,7 +259,15 @@ impl Graph {
         self.outputs.push(Output {
             name: message.into(),
             value,
-            check: true,
+            check: Some(Check::Holds),
+        });
+    }
+
+    /// Adds an output, or a condition, as another graph has it, of a value of this one.
+    pub fn add_output_like(&mut self, output: &Output, value: Value) {
+        self.outputs.push(Output {
+            value,
+            ..output.clone()
         });
     }
 

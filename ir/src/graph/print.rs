@@ -16,7 +16,7 @@
 use std::fmt::{self, Write as _};
 
 use super::op::*;
-use super::{ConstId, Constant, Graph, Node, NodeId, Origin, Stage};
+use super::{Check, ConstId, Constant, Graph, Node, NodeId, Origin, Stage};
 use crate::data::HostTensor;
 use crate::dim::{Dim, SymbolInfo};
 use crate::entity::Entity;
@@ -108,7 +108,11 @@ pub fn print(graph: &Graph, options: PrintOptions) -> String {
         let outputs: Vec<String> = graph
             .outputs
             .iter()
-            .map(|o| format!("{} {} {:?}", o.value, if o.check { "check" } else { "as" }, o.name))
+            .map(|o| match &o.check {
+                None => format!("{} as {:?}", o.value, o.name),
+                Some(Check::Holds) => format!("{} check {:?}", o.value, o.name),
+                Some(of) => format!("{} check {:?} {of}", o.value, o.name),
+            })
             .collect();
         let _ = writeln!(out, "  return {}", outputs.join(", "));
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::infer::{InferError, infer};
 use super::op::{Composite, Op};
 use super::{Graph, Node, NodeId, Origin, Stage, Value};
-use crate::dim::{Shape, Symbol};
-use crate::types::{DType, TensorType};
+use crate::dim::Symbol;
+use crate::types::TensorType;
 
 /// One way in which a graph is wrong.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -73,8 +73,12 @@ pub enum GraphError {
         got: u32,
         before: u32,
     },
-    #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
-    Check { message: String, ty: TensorType },
+    #[error("the condition {message:?} is {ty}, but must be {expected}")]
+    Check {
+        message: String,
+        ty: TensorType,
+        expected: TensorType,
+    },
 }
 
 /// All errors of a graph, in the order of its nodes.
@@ -362,10 +366,13 @@ fn ports(graph: &Graph, errors: &mut Vec<GraphError>) {
                 name: output.name.clone(),
                 value: output.value,
             });
-        } else if output.check && *graph.ty(output.value) != TensorType::new(DType::Bool, Shape::SCALAR) {
+        } else if let Some(check) = &output.check
+            && *graph.ty(output.value) != check.ty()
+        {
             errors.push(GraphError::Check {
                 message: output.name.clone(),
                 ty: graph.ty(output.value).clone(),
+                expected: check.ty(),
             });
         }
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dim::{Bindings, Dim, DimError, Symbols, hints};
 use crate::entity::{Table, entity};
-use crate::graph::ConstId;
+use crate::graph::{Check, ConstId};
 use crate::kernel::Kernel;
 use crate::library::{Algorithm, Collective, Library, LibraryCall};
 use crate::schedule::LaneKind;
@@ -55,9 +55,9 @@ pub struct Plan {
     pub inputs: Vec<Port>,
     /// In the order of the model's outputs; then the conditions.
     pub outputs: Vec<Port>,
-    /// How many of the last outputs are conditions, which are bool scalars: a run in which one is false fails with its
-    /// name as the message.
-    pub checks: usize,
+    /// What each of the last outputs tests, which are conditions: a run in which one does not hold fails, and the
+    /// message begins with its name.
+    pub checks: Vec<Check>,
     /// Floating-point operations of one run (a multiply-add is two).
     pub flops: Dim,
     /// What the sizes of a run must satisfy.
@@ -332,12 +332,23 @@ impl Work {
 impl Plan {
     /// The outputs that are results of the model: all but the conditions.
     pub fn results(&self) -> &[Port] {
-        &self.outputs[..self.outputs.len().saturating_sub(self.checks)]
+        &self.outputs[..self.outputs.len().saturating_sub(self.checks.len())]
     }
 
-    /// The conditions of a run: a run in which one is false fails with its name as the message.
-    pub fn conditions(&self) -> &[Port] {
-        &self.outputs[self.results().len()..]
+    /// The conditions of a run: a run in which one does not hold fails, and the message begins with its name.
+    pub fn conditions(&self) -> impl ExactSizeIterator<Item = (&Check, &Port)> {
+        self.checks.iter().zip(&self.outputs[self.results().len()..])
+    }
+
+    /// The first condition of a run of these sizes that does not hold, and what is said of it; None where all hold. The
+    /// values are in the order of [`conditions`](Self::conditions); one that is not there is not asked for.
+    pub fn failed_condition<'a>(
+        &self,
+        values: impl IntoIterator<Item = Option<&'a [u8]>>,
+        sizes: &Bindings,
+    ) -> Option<(&Check, String)> {
+        let mut given = self.conditions().zip(values);
+        given.find_map(|((check, port), value)| Some((check, check.failure(&port.name, value?, sizes)?)))
     }
 
     /// Checks what the plan requires of sizes. Nothing else does: kernels take it as given.

@@ -273,7 +273,7 @@ pub fn whole(plans: &[&Plan]) -> Result<(Plan, Vec<StepId>), StagesError> {
         lanes: Table::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),
-        checks: plans.iter().map(|plan| plan.checks).sum(),
+        checks: plans.iter().flat_map(|plan| plan.checks.clone()).collect(),
         flops: Dim::Const(0),
         requirements: Vec::<Requirement>::new(),
         overlap: crate::plan::Overlap::default(),
@@ -360,7 +360,7 @@ pub fn whole(plans: &[&Plan]) -> Result<(Plan, Vec<StepId>), StagesError> {
     });
     whole.outputs = ports("result", results)?;
     for (plan, at) in plans.iter().zip(&moved) {
-        whole.outputs.extend(plan.conditions().iter().map(|port| Port {
+        whole.outputs.extend(plan.conditions().map(|(_, port)| Port {
             buffer: at.buffer(port.buffer),
             ..port.clone()
         }));

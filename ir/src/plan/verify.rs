@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::arena::place;
 use super::{BufferId, Place, Plan, Source, Step, StepId, Work};
-use crate::dim::{Shape, hints};
+use crate::dim::hints;
 use crate::entity::{Entity, Table};
 use crate::graph::infer::infer;
 use crate::graph::op::Op;
@@ -14,7 +14,7 @@ use crate::kernel::bounds::{BoundsError, unproven};
 use crate::kernel::limits::{self, LimitError};
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
 use crate::library::{Collective, LibraryCall};
-use crate::types::{DType, TensorType};
+use crate::types::TensorType;
 
 /// One way in which a plan is wrong.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,8 +78,14 @@ pub enum PlanError {
     OnHost { step: StepId, buffer: BufferId },
     #[error("output {name:?} reads {buffer}, which nothing writes")]
     Output { name: String, buffer: BufferId },
-    #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
-    Check { message: String, ty: TensorType },
+    #[error("the condition {message:?} is {ty}, but must be {expected}")]
+    Check {
+        message: String,
+        ty: TensorType,
+        expected: TensorType,
+    },
+    #[error("there are {checks} conditions, but {outputs} outputs")]
+    Checks { checks: usize, outputs: usize },
     #[error("input {name:?} is in {buffer}, which is not an input buffer")]
     Input { name: String, buffer: BufferId },
     #[error("port {name:?} is {got}, but {buffer} is {expected}")]
@@ -439,11 +445,18 @@ fn order(
             });
         }
     }
-    for port in plan.conditions() {
-        if port.ty != TensorType::new(DType::Bool, Shape::SCALAR) {
+    if plan.checks.len() > plan.outputs.len() {
+        errors.push(PlanError::Checks {
+            checks: plan.checks.len(),
+            outputs: plan.outputs.len(),
+        });
+    }
+    for (check, port) in plan.conditions() {
+        if port.ty != check.ty() {
             errors.push(PlanError::Check {
                 message: port.name.clone(),
                 ty: port.ty.clone(),
+                expected: check.ty(),
             });
         }
     }
@@ -691,6 +704,7 @@ mod tests {
     use crate::data::HostTensor;
     use crate::dim::{Dim, Symbol, SymbolInfo};
     use crate::kernel::eval::tests::row_kernel;
+    use crate::types::DType;
 
     /// `x → b1 → y`, each step a kernel that subtracts the row's sum.
     fn plan(second_lane: usize, waits: Vec<StepId>) -> Plan {
@@ -735,7 +749,7 @@ mod tests {
             inputs: vec![port("x", 0)],
             outputs: vec![port("y", 2)],
             flops: Dim::Const(0),
-            checks: 0,
+            checks: Vec::new(),
             streaming: None,
             share: None,
             states: Vec::new(),

@@ -35,7 +35,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 33;
+pub const VERSION: u32 = 34;
 /// A section of fewer bytes is hashed by one core: others would come too late.
 const HASHED_BY_ONE: usize = 128 << 10;
 /// Sections begin at multiples of this.
@@ -564,7 +564,7 @@ mod tests {
             }],
             outputs: vec![],
             flops: Dim::symbol("n"),
-            checks: 0,
+            checks: Vec::new(),
             streaming: None,
             share: None,
             states: Vec::new(),

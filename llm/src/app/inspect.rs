@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 
 use super::print;
 use crate::error::Result;
-use crate::loader::Form;
+use crate::loader::{self, Form};
 use crate::model;
 
 /// Show a file's keys and tensors, their types and bytes, and whether it can be run.
@@ -46,7 +46,7 @@ struct OfType {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let file = GgufFile::open(&args.model)?;
+    let file = loader::open(&args.model)?;
     let mut types: BTreeMap<&str, OfType> = BTreeMap::new();
     for tensor in file.tensors.values() {
         let of = types.entry(tensor.ty.name()).or_default();

@@ -20,6 +20,7 @@ use graphc_gguf::GgufFile;
 
 use crate::engine::{Engine, EngineOptions};
 use crate::error::{Error, Result};
+use crate::loader;
 use crate::sampler::{Sampler, Sampling};
 use crate::tokenizer::Tokenizer;
 
@@ -131,7 +132,7 @@ impl ModelArgs {
     /// Loads and compiles, and says what it did on the error stream. `batch` is the default of `--batch`.
     fn load(&self, batch: usize) -> Result<Ready> {
         let started = Instant::now();
-        let file = GgufFile::open(&self.model)?;
+        let file = loader::open(&self.model)?;
         let tokenizer = Tokenizer::read(&file)?;
         let options = EngineOptions {
             device: self.device.clone(),

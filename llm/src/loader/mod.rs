@@ -10,3 +10,17 @@ mod weights;
 pub use blocks::Form;
 pub use config::{Config, Keys};
 pub use weights::{Loader, Matrix, Rows, Stored};
+
+use std::path::Path;
+
+use graphc::ir::mapped::Mapped;
+use graphc_gguf::{GgufError, GgufFile};
+
+/// Maps a model's files, which are watched: [`Engine::load`](crate::engine::Engine::load) and runs say where one of
+/// them became shorter.
+///
+/// # Errors
+/// As [`GgufFile::open`].
+pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
+    GgufFile::open_with(path, Mapped::new)
+}

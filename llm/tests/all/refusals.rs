@@ -135,3 +135,17 @@ fn vocabularies_that_are_not_known_are_named() {
     let error = Template::read(&open("qwen2")).err().expect("refused").to_string();
     assert!(error.contains("tokenizer.chat_template"), "{error}");
 }
+
+/// What is missing reads as zeros, of which no model is made; without the watch over the file the process would end.
+#[test]
+fn a_file_that_becomes_shorter_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("model.gguf");
+    std::fs::copy(crate::data("llama.gguf"), &path).expect("copies");
+    let file = graphc_llm::loader::open(&path).expect("a whole file");
+    let length = std::fs::metadata(&path).expect("a file").len();
+    let cut = std::fs::File::options().write(true).open(&path).expect("opens");
+    cut.set_len(length / 2).expect("shorter");
+    let said = refused(&file).to_string();
+    assert!(said.contains("model.gguf") && said.contains("became shorter"), "{said}");
+}

@@ -11,9 +11,10 @@ pub mod native;
 use ir::graph::eval::array::Array;
 use ir::graph::eval::eval_op;
 use ir::op::{Composite, Elementwise, View};
-use ir::{Bindings, HostTensor, Op, Value};
+use ir::{Bindings, Dim, HostTensor, Op, TensorType, Value};
 
 use crate::error::PassFault;
+use crate::flops;
 use crate::options::OptimizeOptions;
 use crate::rewrite::{Builder, Rule};
 use crate::runner::Pass;
@@ -23,6 +24,8 @@ const SMALL: usize = 1 << 14;
 /// Ops whose work is about that of reading their operands go through the evaluator up to this many elements of those: a
 /// second or so.
 const LARGE: usize = 1 << 26;
+/// Products of small operands go through the evaluator up to this many operations; windows up to as many elements.
+const WORK: i64 = 1 << 25;
 /// Results of up to this many elements may be larger than what they are made of.
 const TINY: usize = 256;
 
@@ -88,13 +91,23 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
     }
     let made = match fast(op, &tensors, &shape) {
         Some(t) => Some(t),
-        None if elements <= SMALL && read <= 4 * SMALL => evaluate(op, &tensors),
+        None if elements <= SMALL && read <= 4 * SMALL && work(b, op, x, &types) <= WORK => evaluate(op, &tensors),
         None if read <= LARGE && is_linear(op) && keeps_bytes(ty.dtype, elements, &tensors) => evaluate(op, &tensors),
         None => None,
     };
     Ok(made
         .filter(|t| t.shape == shape && t.dtype == ty.dtype)
         .map(|t| b.constant(t)))
+}
+
+/// The operations of products, and the elements that windows read, which may be many more than there are of either end.
+fn work(b: &Builder<'_>, op: &Op, x: &[Value], results: &[TensorType]) -> i64 {
+    let operands: Vec<&TensorType> = x.iter().map(|v| b.ty(*v)).collect();
+    let work = match op {
+        Op::Pool(pool) => results[0].elements() * pool.size.iter().product::<i64>(),
+        op => flops::product(op, &operands, results).unwrap_or(Dim::Const(0)),
+    };
+    work.as_const().unwrap_or(i64::MAX)
 }
 
 /// Whether an op does little for each element that it reads. Views do nothing: they stay views.

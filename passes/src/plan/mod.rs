@@ -362,7 +362,7 @@ impl<'a> Planner<'a> {
             lanes: Table::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            checks: 0,
+            checks: Vec::new(),
             streaming: None,
             share: None,
             states: Vec::new(),
@@ -625,7 +625,7 @@ impl<'a> Planner<'a> {
             } else {
                 from
             };
-            self.plan.checks += usize::from(output.check);
+            self.plan.checks.extend(output.check.clone());
             self.plan.outputs.push(Port {
                 name: output.name.clone(),
                 ty,

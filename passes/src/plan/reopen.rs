@@ -86,10 +86,7 @@ fn with_convolutions(graph: &Graph, called: &[NodeId]) -> Graph {
     }
     reopened.set_sizes_of(graph);
     for output in graph.outputs() {
-        match output.check {
-            true => reopened.add_check(output.name.clone(), output.value),
-            false => reopened.add_output(output.name.clone(), output.value),
-        }
+        reopened.add_output_like(output, output.value);
     }
     reopened
 }

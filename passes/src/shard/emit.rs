@@ -73,10 +73,7 @@ impl<'a> Emitter<'a> {
             let state = states.iter().find(|state| state.output == output.name);
             let layout = state.map_or(Layout::Whole, |state| self.choice.way(state.input).result);
             let value = self.get(output.value, layout)?;
-            match output.check {
-                true => self.graph.add_check(output.name.clone(), value),
-                false => self.graph.add_output(output.name.clone(), value),
-            }
+            self.graph.add_output_like(output, value);
         }
         Ok(crate::dce::sweep(self.graph))
     }

@@ -174,10 +174,7 @@ impl Halver<'_> {
         }
         for output in old.outputs() {
             let value = self.whole(output.value)?;
-            match output.check {
-                true => self.graph.add_check(output.name.clone(), value),
-                false => self.graph.add_output(output.name.clone(), value),
-            }
+            self.graph.add_output_like(output, value);
         }
         Ok(Halved {
             graph: crate::dce::sweep(self.graph),

@@ -282,7 +282,7 @@ fn find_state(graph: &Graph, (input, output): &(String, String)) -> Result<State
         problem,
     };
     let from = graph.inputs().iter().find(|i| i.name == *input);
-    let to = graph.outputs().iter().find(|o| o.name == *output && !o.check);
+    let to = graph.outputs().iter().find(|o| o.name == *output && o.check.is_none());
     match (from, to) {
         (None, _) => Err(wrong("the model has no such input".into())),
         (_, None) => Err(wrong("the model has no such output".into())),

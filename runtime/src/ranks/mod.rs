@@ -200,7 +200,7 @@ impl RankedDevice {
                     .as_ref()
                     .and_then(|share| share.stage.clone())
                     .unwrap_or_default(),
-                checks: plan.checks,
+                checks: plan.checks.len(),
             })
         };
         // Weights go to all devices at once.

@@ -242,7 +242,10 @@ impl RankedLoaded {
         if port >= results {
             // A condition holds where it holds on every rank.
             let mut hosts = parts.into_iter().map(Value::into_host).collect::<Result<Vec<_>, _>>()?;
-            let failed = hosts.iter().position(|holds| holds.bytes.first() == Some(&0));
+            let check = self.plan().checks.get(port - results);
+            let failed = hosts
+                .iter()
+                .position(|value| check.is_some_and(|check| !check.holds(&value.bytes)));
             return Ok(Some(Value::Host(hosts.swap_remove(failed.unwrap_or(0)))));
         }
         if parts.len() < self.ranks.len() {
@@ -360,10 +363,11 @@ impl Loaded for RankedLoaded {
         })?;
         let checks = self.plan().results().len();
         for (port, to) in outputs.iter_mut().enumerate() {
-            if port >= checks {
+            if let Some(number) = port.checked_sub(checks) {
                 // A condition holds where it holds on every rank.
-                if results[1..].iter().any(|own| own[port].first() == Some(&0)) {
-                    to.fill(0);
+                let fails = |own: &&Vec<Vec<u8>>| self.plan().checks.get(number).is_some_and(|c| !c.holds(&own[port]));
+                if let Some(failed) = results[1..].iter().find(fails) {
+                    to.copy_from_slice(&failed[port]);
                 }
                 continue;
             }

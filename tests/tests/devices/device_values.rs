@@ -136,7 +136,7 @@ fn indices_are_looked_at_where_inputs_are_donated() {
         let mut options = options();
         options.check_indices = Some(true);
         let rows = |row: i64| HostTensor::from_i64(DType::I64, [1, 4], &[row; 4]).expect("fits");
-        let is_condition = |error: &graphc::Error| matches!(error, graphc::Error::Runtime(RuntimeError::Condition(_)));
+        let is_condition = |error: &graphc::Error| matches!(error, graphc::Error::Runtime(RuntimeError::Index(_)));
         let values: Vec<f32> = (0..32).map(|i| i as f32).collect();
         let session = compile(put(), &options);
         let mut want = values.clone();
@@ -154,13 +154,22 @@ fn indices_are_looked_at_where_inputs_are_donated() {
         let inputs = [("x", Given::Donated(x)), ("at", Given::from(&at))];
         let error = session.values(inputs, &Wanted::device()).expect_err("row 8 of 8");
         assert!(is_condition(&error), "{name}: {error}");
+        let (error, at) = (error.to_string(), "index 8 at [0, 0] of the indices, which are [1, 4]");
+        assert!(error.contains(at), "{name}: {error}");
+        assert!(
+            error.contains("axis 0 has 8 elements, so -8 to 7 are inside it"),
+            "{name}: {error}"
+        );
 
         // A state that such a run has written is not gone on with.
         let session = compile(put(), &options.clone().state("x", "next"));
         let run = |row: i64| session.run(&[("at", &rows(row))]);
         run(1).expect("runs");
         let error = run(-9).expect_err("row -9 of 8");
-        assert!(is_condition(&error), "{name}: {error}");
+        assert!(
+            is_condition(&error) && error.to_string().contains("index -9 at [0, 0]"),
+            "{name}: {error}"
+        );
         let error = run(1).expect_err("the state is lost").to_string();
         assert!(error.contains("a run failed"), "{name}: {error}");
         session.reset_state();

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
 use ir::recipe::{Activation, Layer, Stored, least_magnitude};
-use ir::{DType, HostTensor};
+use ir::{DType, HostTensor, Storage};
 
 use super::EditError;
 use crate::onnx::proto::attribute_proto::AttributeType;
@@ -123,8 +124,9 @@ struct Edit {
     names: HashSet<String>,
     initializers: Vec<TensorProto>,
     nodes: Vec<NodeProto>,
-    /// By the weight's name, its integers and its scales.
-    weights: HashMap<(String, String, Vec<u8>, Vec<u8>), String>,
+    /// By the weight's name and what shares a scale: integers and scales, which may differ from layer to layer, with
+    /// the name of the numbers that are made of them.
+    weights: HashMap<(String, String), Vec<(Storage, Storage, String)>>,
     /// By the operand's name and the factors of its last axis.
     scaled: HashMap<(String, Vec<u8>), String>,
     /// By the operand's name and how it is quantised.
@@ -149,7 +151,7 @@ impl Edit {
             name: name.clone(),
             dims,
             data_type: code(tensor.dtype) as i32,
-            raw_data: tensor.bytes.to_vec().into(),
+            raw_data: Bytes::from_owner(tensor.bytes.clone()),
             ..TensorProto::default()
         });
         name
@@ -176,15 +178,13 @@ impl Edit {
     /// The name of a weight's numbers, made of its integers.
     fn weight(&mut self, name: &str, layer: &Layer, stored: &Stored) -> String {
         let how = format!("{:?} {:?}", layer.weight.axis, layer.weight.groups);
-        let key = (
-            name.to_owned(),
-            how,
-            stored.integers.bytes.to_vec(),
-            stored.scale.bytes.to_vec(),
-        );
-        if let Some(made) = self.weights.get(&key) {
+        let key = (name.to_owned(), how);
+        let (integers, scales) = (&stored.integers.bytes, &stored.scale.bytes);
+        let mut made = self.weights.get(&key).into_iter().flatten();
+        if let Some((.., made)) = made.find(|made| made.0 == *integers && made.1 == *scales) {
             return made.clone();
         }
+        let own = (integers.clone(), scales.clone());
         let (weight, dims) = (&layer.weight, |t: &HostTensor| {
             t.shape.iter().map(|d| *d as i64).collect()
         });
@@ -208,7 +208,10 @@ impl Edit {
         }
         let output = self.name(format!("{name}_dequantized"));
         self.node("DequantizeLinear", inputs, vec![output.clone()], &attributes);
-        self.weights.insert(key, output.clone());
+        self.weights
+            .entry(key)
+            .or_default()
+            .push((own.0, own.1, output.clone()));
         output
     }
 

@@ -21,7 +21,7 @@ use graphc::facts::explain;
 pub struct Timeline {
     /// `predicted` or `measured`.
     source: &'static str,
-    /// The device that was measured.
+    /// The device that was measured, or the GPU that was emulated.
     device: Option<String>,
     total_us: f64,
     intervals: Vec<Interval>,
@@ -40,7 +40,7 @@ impl Timeline {
     pub fn predicted(predicted: &Predicted) -> Timeline {
         Timeline {
             source: "predicted",
-            device: None,
+            device: Some(predicted.gpu.to_owned()),
             total_us: predicted.micros,
             intervals: predicted
                 .timeline

@@ -34,7 +34,7 @@ const named = (name) => html("span", {}, [swatch(name), name]);
 
 function timelineNote(timeline) {
   if (!timeline) return "No times: write the page with --emulate to predict them, or with --device to measure them.";
-  if (timeline.source === "predicted") return `Predicted by the timing model of the emulated GPU: ${micros(timeline.total_us)} for one run.`;
+  if (timeline.source === "predicted") return `Predicted by the timing model of the emulated ${timeline.device}: ${micros(timeline.total_us)} for one run.`;
   const { run, runs, steps_us } = timeline.profile;
   return `Measured on ${timeline.device}, the middle one of ${runs} runs: ${micros(run.device_us)}, of which ${micros(run.idle_us)} idle in ` +
     `${run.gaps.length} gaps; copies and the rest at once for ${micros(run.overlap_us)}. Steps by their medians: ${micros(steps_us)}.`;

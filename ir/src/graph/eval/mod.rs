@@ -206,7 +206,7 @@ impl<'a> Run<'a> {
     }
 
     fn outputs(&self) -> Result<IndexMap<String, HostTensor>, EvalError> {
-        let results = self.graph.outputs().iter().filter(|o| !o.check);
+        let results = self.graph.outputs().iter().filter(|o| o.check.is_none());
         results
             .map(|o| {
                 let array = &self.values[o.value.node][o.value.index as usize];

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::assume::Assumption;
 use super::infer::InferError;
 use super::op::Op;
-use super::{ConstId, Constant, Graph, Input, Node, Origin, Output, Stage, Value};
+use super::{Check, ConstId, Constant, Graph, Indexed, Input, Node, Origin, Output, Stage, Value};
 use crate::data::{HostTensor, Storage};
 use crate::dim::{Dim, Shape, Symbol, SymbolInfo};
 #[cfg(test)]
@@ -510,16 +510,33 @@ impl Parser {
         self.at += 1;
         loop {
             let value = self.value()?;
-            let check = self.eat_word("check");
-            if !check {
+            let is_check = self.eat_word("check");
+            if !is_check {
                 self.need_word("as")?;
             }
             let name = self.text("an output's name in quotes")?;
+            let check = match is_check {
+                true if self.eat_word("indices") => Some(Check::Indices(self.indexed()?)),
+                true => Some(Check::Holds),
+                false => None,
+            };
             self.graph.outputs.push(Output { name, value, check });
             if !self.eat(',') {
                 return Ok(());
             }
         }
+    }
+
+    /// What a condition of indices is about: their shape, and the axes that they run over with their sizes.
+    fn indexed(&mut self) -> Parsed<Indexed> {
+        let shape = self.dims()?;
+        self.need_word("in")?;
+        let axes = self.list(|p| {
+            let axis = p.integer()?;
+            p.need(':')?;
+            Ok((axis, p.dim(0)?))
+        })?;
+        Ok(Indexed { shape, axes })
     }
 
     fn value(&mut self) -> Parsed<Value> {

@@ -199,7 +199,7 @@ fn stage_graph(
         let own = parts[from]
             .outputs
             .iter()
-            .filter(|number| !graph.outputs()[**number].check);
+            .filter(|number| graph.outputs()[**number].check.is_none());
         let before = own.count() + parts[from].sent.range(..*value).count();
         let name = names.get(value).cloned().unwrap_or_default();
         values.insert(*value, made.add_input(name, graph.ty(*value).clone(), origin));
@@ -235,7 +235,11 @@ fn stage_graph(
         }
     }
     let get = |value: Value| values.get(&value).copied().ok_or(missing(value));
-    let results = graph.outputs().iter().enumerate().filter(|(_, output)| !output.check);
+    let results = graph
+        .outputs()
+        .iter()
+        .enumerate()
+        .filter(|(_, output)| output.check.is_none());
     for (result, (number, output)) in results.enumerate() {
         if part.outputs.contains(&number) {
             made.add_output(output.name.clone(), get(output.value)?);
@@ -248,8 +252,8 @@ fn stage_graph(
     }
     for number in &part.outputs {
         let output = &graph.outputs()[*number];
-        if output.check {
-            made.add_check(output.name.clone(), get(output.value)?);
+        if output.check.is_some() {
+            made.add_output_like(output, get(output.value)?);
         }
     }
     Ok((made, ports))

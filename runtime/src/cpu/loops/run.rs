@@ -239,11 +239,43 @@ impl RunStage for Stage {
                 let part = reduce_row(env.isa, kind, value.ptr.cast::<f32>().add(lanes.start), lanes.len());
                 return combine(env, op, dtype, sum, u64::from(part.to_bits()));
             }
-            if (op, class, same, uniform) == (ReduceOp::Sum, Class::I64, true, false) {
-                // Sums wrap to the type once as they would after each number.
+            if uniform && same && !lanes.is_empty() {
+                let part = match (op, class) {
+                    (ReduceOp::Max | ReduceOp::Min | ReduceOp::All | ReduceOp::Any, _) => Some(value.bits),
+                    (ReduceOp::Sum, Class::I64) => Some((value.bits as i64).wrapping_mul(lanes.len() as i64) as u64),
+                    (ReduceOp::Sum, Class::F32) => {
+                        let part = f32::from_bits(value.bits as u32) * lanes.len() as f32;
+                        Some(u64::from(part.to_bits()))
+                    }
+                    _ => None,
+                };
+                if let Some(part) = part {
+                    return combine(env, op, dtype, sum, part);
+                }
+            }
+            if (class, same, uniform) == (Class::I64, true, false) {
                 let values = std::slice::from_raw_parts(value.ptr.cast::<i64>().add(lanes.start), lanes.len());
-                let part = values.iter().fold(0i64, |sum, v| sum.wrapping_add(*v));
-                return combine(env, op, dtype, sum, part as u64);
+                let part = match op {
+                    // Sums wrap to the type once as they would after each number.
+                    ReduceOp::Sum => Some(values.iter().fold(0i64, |sum, v| sum.wrapping_add(*v))),
+                    ReduceOp::Max => values.iter().copied().max(),
+                    ReduceOp::Min => values.iter().copied().min(),
+                    _ => None,
+                };
+                if let Some(part) = part {
+                    return combine(env, op, dtype, sum, part as u64);
+                }
+            }
+            if (class, same, uniform) == (Class::Bool, true, false) {
+                let values = std::slice::from_raw_parts(value.ptr.cast::<u8>().add(lanes.start), lanes.len());
+                let part = match op {
+                    ReduceOp::All => Some(values.iter().all(|v| *v != 0)),
+                    ReduceOp::Any => Some(values.iter().any(|v| *v != 0)),
+                    _ => None,
+                };
+                if let Some(part) = part {
+                    return combine(env, op, dtype, sum, u64::from(part));
+                }
             }
             for l in lanes {
                 let v = if uniform {

@@ -46,7 +46,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         }]),
         inputs: Vec::new(),
         outputs: Vec::new(),
-        checks: 0,
+        checks: Vec::new(),
         streaming: None,
         share: None,
         states: Vec::new(),

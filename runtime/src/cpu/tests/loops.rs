@@ -157,8 +157,8 @@ fn folds_of_every_kind_along_rows_and_columns() {
             if logical != (dtype == DType::Bool) {
                 continue;
             }
-            for rows in [true, false] {
-                let mut b = Build::new(&format!("{op}_{dtype}_{rows}"));
+            for along in ["rows", "columns", "copies"] {
+                let mut b = Build::new(&format!("{op}_{dtype}_{along}"));
                 let (m, n) = (sym("m"), sym("n"));
                 let x = b.read("x", dtype, m.clone() * n.clone());
                 let result = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
@@ -168,9 +168,10 @@ fn folds_of_every_kind_along_rows_and_columns() {
                 };
                 let out = b.write("out", result, m.clone());
                 let (i, r) = (b.axis("i", m.clone()), b.axis("r", n.clone()));
-                let at = match rows {
-                    true => b.index(0, &[(i, n), (r, c(1))]),
-                    false => b.index(0, &[(i, c(1)), (r, m)]),
+                let at = match along {
+                    "rows" => b.index(0, &[(i, n), (r, c(1))]),
+                    "columns" => b.index(0, &[(i, c(1)), (r, m)]),
+                    _ => b.index(0, &[(i, c(1))]),
                 };
                 let v = b.load(x, at);
                 let (fold, fold_v) = b.fold(op, &[r], v);

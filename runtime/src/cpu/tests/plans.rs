@@ -131,7 +131,7 @@ pub(super) fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y), port("again", y), port("same", x)],
         flops: Dim::Const(0),
-        checks: 0,
+        checks: Vec::new(),
         streaming: None,
         share: None,
         states: Vec::new(),

@@ -38,6 +38,30 @@ pub fn name(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// The most characters of a word that are shown: paths are shorter, names can be of any length.
+const WORD: usize = 400;
+
+/// A text for people, whose lines hold names of other makers: of each long word the beginning and the end are shown.
+pub fn words(text: &str) -> Cow<'_, str> {
+    // Bytes are no fewer than characters.
+    let is_long = |word: &str| word.len() > WORD && word.chars().count() > WORD;
+    if !text.split_whitespace().any(is_long) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    for piece in text.split_inclusive(char::is_whitespace) {
+        let word = piece.trim_end();
+        match is_long(word) {
+            true => {
+                out += &name(word);
+                out += &piece[word.len()..];
+            }
+            false => out += piece,
+        }
+    }
+    Cow::Owned(out)
+}
+
 fn spelled(text: &str, spell: impl Fn(char) -> String) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -67,6 +91,19 @@ mod tests {
             shown.ends_with("end (70003 characters)") && shown.contains('…'),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn long_words_are_shortened_where_they_stand() {
+        assert_eq!(words("a short line\n"), "a short line\n");
+        let text = format!("size {}: 1..\n  input x: f32[2]\n", "n".repeat(70_000));
+        let shown = words(&text);
+        assert!(shown.len() < 250, "{shown}");
+        assert!(
+            shown.starts_with("size nnn") && shown.ends_with(" 1..\n  input x: f32[2]\n"),
+            "{shown}"
+        );
+        assert!(shown.contains("(70001 characters)"), "{shown}");
     }
 
     #[test]
