@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 # A verb that stands behind another one is two words.
@@ -15,6 +16,9 @@ VERBS = [
     "tune run", "tune merge", "tune show", "verify", "targets", "doctor",
 ]  # fmt: skip
 LLM_VERBS = ["generate", "chat", "serve", "bench", "perplexity", "inspect"]
+
+# Columns of a line of prose.
+WIDTH = 118
 
 # An option that so many verbs have with the same text is listed once, in a table of its own.
 SHARED = 4
@@ -40,7 +44,8 @@ class Help:
 
     def __init__(self, text):
         head, _, rest = text.partition("\nUsage: ")
-        self.about = [paragraph.replace("\n", " ") for paragraph in head.strip().split("\n\n") if paragraph]
+        paragraphs = [" ".join(paragraph.split()) for paragraph in head.strip().split("\n\n") if paragraph]
+        self.about = [textwrap.fill(text, WIDTH, break_long_words=False) for text in paragraphs]
         self.usage = rest.splitlines()[0]
         self.arguments = entries(section(rest, "Arguments"))
         # Options may stand under headings of their own.
@@ -107,7 +112,8 @@ def verbs(binary, names, title, heading):
     for name, one in helps.items():
         parts.append(f"### {title} {name}")
         parts += one.about
-        parts.append(f"```text\n{one.usage}\n```")
+        usage = textwrap.fill(one.usage, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        parts.append(f"```text\n{usage}\n```")
         own = [(f"`{spec}`", text) for spec, text in one.arguments]
         own += [(f"`{spec}`", text) for spec, text in one.without_help() if (spec, text) not in shared]
         if own:
