@@ -1,11 +1,11 @@
 #!/bin/bash
-# Checks the documents: links, sizes and widths of pages, the reference of flags, the commands that are shown, and the book.
+# Checks the documents: links, sizes and widths of pages, the reference of flags, the commands that are shown, the book.
 #
 # usage: scripts/docs.sh [FOLDER]
 #
-# FOLDER has the binaries `graphc` and `graphc-llm`; by default cargo's debug folder, then its release folder. Where they are
-# not built, what needs them is skipped. The book is made where mdbook is installed (`cargo install mdbook`), into
-# target/book.
+# FOLDER has the binaries `graphc` and `graphc-llm`; by default cargo's debug folder, then its release folder. Where they
+# are not built, the checks that need them are skipped. The book is made where mdbook is installed (`cargo install
+# mdbook`), into target/book.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 [ -d "$HOME/.cargo/bin" ] && PATH="$HOME/.cargo/bin:$PATH"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Writes docs/src/reference.md: the flags as the built binaries print them, the variables as graphc/src/options.rs lists them.
+# Writes docs/src/reference.md: the flags as the built binaries print them, the variables as graphc/src/options.rs has
+# them, and the options of sessions as graphc/src/session/named.rs has them.
 #
 # usage: scripts/reference.sh [--check] [FOLDER]
 #

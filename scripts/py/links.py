@@ -2,7 +2,7 @@
 
 usage: links.py [ROOT]
 
-A line may have 120 columns. Tables, links that are a line of their own and blocks of code from outside are exempt.
+A line may have 120 columns, but for tables.
 """
 
 import re
@@ -105,7 +105,8 @@ def forgotten_chapters(root):
 
 def main():
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    files = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard", "*.md"], cwd=root, capture_output=True, text=True, check=True)
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
+    files = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     pages = sorted({page for page in files.stdout.split("\0") if page and (root / page).is_file()})
     wrong = [*large_pages(root), *forgotten_chapters(root)]
     for page in pages:

@@ -49,9 +49,8 @@ class Help:
         self.usage = rest.splitlines()[0]
         self.arguments = entries(section(rest, "Arguments"))
         # Options may stand under headings of their own.
-        self.options = [
-            entry for name in headings(rest) if name not in ("Arguments", "Commands") for entry in entries(section(rest, name))
-        ]
+        names = [name for name in headings(rest) if name not in ("Arguments", "Commands")]
+        self.options = [entry for name in names for entry in entries(section(rest, name))]
 
     def without_help(self):
         return [(spec, text) for spec, text in self.options if not spec.startswith(("-h", "-V"))]
@@ -112,7 +111,8 @@ def verbs(binary, names, title, heading):
     for name, one in helps.items():
         parts.append(f"### {title} {name}")
         parts += one.about
-        usage = textwrap.fill(one.usage, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        usage = wrapper.fill(one.usage)
         parts.append(f"```text\n{usage}\n```")
         own = [(f"`{spec}`", text) for spec, text in one.arguments]
         own += [(f"`{spec}`", text) for spec, text in one.without_help() if (spec, text) not in shared]
@@ -160,7 +160,8 @@ def main():
         "(`emu/hip/README.md`) or graphc's own tests read it."
     )
     parts += ["## Options of sessions in C and Python", keys(named.read_text())]
-    parts += ["## Targets", "`--target` takes a target's name, or a product's: `--target rx7800xt,mi300x`.", targets(graphc)]
+    parts.append("## Targets\n\n`--target` takes a target's name, or a product's: `--target rx7800xt,mi300x`.")
+    parts.append(targets(graphc))
     print("\n\n".join(parts))
 
 

@@ -4,9 +4,9 @@ usage: samples.py BINARIES_FOLDER PAGE...
 
 A block ```console has commands behind `$ ` and, below each, what it prints on its standard output:
 
-- ```console: each command that begins with `graphc` or `graphc-llm` is run, must succeed, and prints the lines that are shown, in
-  their order. A line `…` stands for any lines. Numbers with a point are not compared, since times and errors differ, nor are
-  those of a row of a table (four whole numbers or more). Other whole numbers must agree.
+- ```console: each command that begins with `graphc` or `graphc-llm` is run, must succeed, and prints the lines that are
+  shown, in their order. A line `…` stands for any lines. Numbers with a point are not compared, since times and errors
+  differ, nor are those of a row of a table (four whole numbers or more). Other whole numbers must agree.
 - ```console,ignore-output: each such command is run and must succeed.
 - ```console,no_run: nothing is run, because it wants a network, minutes or a file that is not there.
 - ```console,hip: run by tests/tests/devices/samples.rs, on an emulated GPU behind HIP's functions.
@@ -61,7 +61,8 @@ def blocks(page):
         sys.exit(f"{page}: a block has no end")
 
 
-# Numbers that are no part of a name (`gfx90a`, `f32`): measured ones, which have a point or a unit's letter, and whole ones.
+# Numbers that are no part of a name (`gfx90a`, `f32`): measured ones, which have a point or a unit's letter, and whole
+# ones.
 MEASURED = re.compile(r"(?<![A-Za-z_0-9.])[-+]?\d+(?:\.\d+(?:e[-+]?\d+)?[kMG]?|e[-+]?\d+|[kMG])(?![A-Za-z_0-9])")
 WHOLE = re.compile(r"(?<![A-Za-z_0-9.#])\d+(?![A-Za-z_0-9])")
 # A line with so many whole numbers is a row of a table of measurements: registers and counters, which compilers change.
@@ -99,7 +100,8 @@ def not_printed(shown, printed):
 
 def found(binaries):
     """What `graphc doctor` finds: the names of libraries, and cuda where an NVIDIA GPU is."""
-    result = subprocess.run([binaries / "graphc", "doctor", "--format", "json"], capture_output=True, text=True, check=True)
+    command = [binaries / "graphc", "doctor", "--format", "json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     report = json.loads(result.stdout)
     names = {library["name"] for library in report["libraries"] if library["found"]}
     devices = subprocess.run([binaries / "graphc", "targets", "--devices"], capture_output=True, text=True, check=False)
