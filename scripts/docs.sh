@@ -3,7 +3,7 @@
 #
 # usage: scripts/docs.sh [FOLDER]
 #
-# FOLDER has the binaries `graphc` and `graphc-llm`; by default cargo's debug folder, then its release folder. Where they
+# FOLDER has the binaries `graphc` and `graphc-llm`; by default it is cargo's debug or release folder. Where they
 # are not built, the checks that need them are skipped. The book is made where mdbook is installed (`cargo install
 # mdbook`), into target/book.
 set -uo pipefail

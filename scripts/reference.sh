@@ -1,6 +1,6 @@
 #!/bin/bash
 # Writes docs/src/reference.md: the flags as the built binaries print them, the variables as graphc/src/options.rs has
-# them, and the options of sessions as graphc/src/session/named.rs has them.
+# them, the options of sessions as graphc/src/session/named.rs has them, and the operators of frontend/src/onnx/ops.
 #
 # usage: scripts/reference.sh [--check] [FOLDER]
 #
@@ -19,7 +19,8 @@ done
 page=docs/src/reference.md
 made=$(mktemp)
 trap 'rm -f "$made"' EXIT
-python3 scripts/py/reference.py "$folder" graphc/src/options.rs graphc/src/session/named.rs >"$made"
+sources=(graphc/src/options.rs graphc/src/session/named.rs frontend/src/onnx/ops)
+python3 scripts/py/reference.py "$folder" "${sources[@]}" >"$made"
 if [ "$check" = 1 ]; then
   diff -u "$page" "$made" || { echo "reference.sh: $page is stale: run scripts/reference.sh" >&2; exit 1; }
 else

@@ -1,6 +1,6 @@
 """Prints docs/src/reference.md: every flag, variable and target, as the binaries and the code have them.
 
-usage: reference.py BINARIES_FOLDER OPTIONS_RS NAMED_RS
+usage: reference.py BINARIES_FOLDER OPTIONS_RS NAMED_RS OPS_FOLDER
 """
 
 import json
@@ -140,6 +140,17 @@ def keys(source):
     return table([(f"`{name}`", about) for name, about in re.findall(pattern, source)], ["option", "meaning"])
 
 
+def operators(folder):
+    """The rows of the importer's tables, by domain: frontend/src/onnx/ops."""
+    text = "\n".join(path.read_text() for path in sorted(folder.glob("*.rs")) if path.stem != "tests")
+    domains = [("op|withdrawn", "ONNX"), ("microsoft", "`com.microsoft`"), ("learned", "`ai.onnx.ml`")]
+    rows = []
+    for words, domain in domains:
+        names = sorted(set(re.findall(rf'\b(?:{words})\(\s*"(\w+)"', text)))
+        rows.append((domain, ", ".join(names)))
+    return table(rows, ["domain", "operators"])
+
+
 def targets(binary):
     rows = []
     for target in json.loads(printed(binary, ["targets", "--format", "json"])):
@@ -149,7 +160,7 @@ def targets(binary):
 
 
 def main():
-    binaries, options, named = map(Path, sys.argv[1:4])
+    binaries, options, named, operator_tables = map(Path, sys.argv[1:5])
     graphc = binaries / "graphc"
     parts = [HEAD.rstrip()]
     parts += verbs(graphc, VERBS, "graphc", "Verbs of graphc")
@@ -160,6 +171,12 @@ def main():
         "(`emu/hip/README.md`) or graphc's own tests read it."
     )
     parts += ["## Options of sessions in C and Python", keys(named.read_text())]
+    parts.append(
+        "## ONNX operators\n\n"
+        "The importer also runs `If`, `Loop`, `Scan` and `SequenceMap`, and a model's own functions. It refuses any\n"
+        "other operator by its name, with those that are near."
+    )
+    parts.append(operators(operator_tables))
     parts.append("## Targets\n\n`--target` takes a target's name, or a product's: `--target rx7800xt,mi300x`.")
     parts.append(targets(graphc))
     print("\n\n".join(parts))
