@@ -7,10 +7,11 @@
 //! driver::load -> driver::build -> driver::compile -> runtime::Executable
 //! ```
 
-/// The README's samples compile and run.
+/// The samples of the README and of the book compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
-struct Readme;
+#[doc = include_str!("../../docs/src/own-model.md")]
+struct Documents;
 
 #[cfg(feature = "npz")]
 pub mod arrays;

@@ -47,8 +47,9 @@ fn main() -> Result<()> {
     let predictor = Predictor::new(&args.graphc)?;
     println!(
         "# Predicted times of convolutions by Winograd's filtering\n\n\
-         Made by `cargo run --release -p graphc-benches --bin filtered`: microseconds that `emu` predicts (`emu/TIMING.md`), measured on no \
-         GPU, and in brackets those by which the planner decides. Launches that a convolution has more than one are in its time.\n\n\
+         Made by `cargo run --release -p graphc-benches --bin filtered`: microseconds that `emu` predicts (`emu/TIMING.md`),\n\
+         measured on no GPU, and in brackets those by which the planner decides. Launches that a convolution has more than one\n\
+         are in its time.\n\n\
          | target | images | image x channels | direct | F(2x2, 3x3) | F(4x4, 3x3): patches, products, pixels | the plan takes | right |\n\
          |---|---|---|---|---|---|---|---|"
     );

@@ -70,9 +70,9 @@ fn main() -> Result<()> {
     }
     println!(
         "# Predicted times of graphc's own kernels, {}\n\n\
-         Made by `cargo run --release -p graphc-benches --bin predicted`: predictions by `emu` (`emu/TIMING.md`), measured on no GPU. \
-         A kernel's name and launches stand for one grid. `achievable` is the least time that the kernel's bytes at DRAM's achieved \
-         rate and its matrix work need, over the predicted time.\n",
+         Made by `cargo run --release -p graphc-benches --bin predicted`: predictions by `emu` (`emu/TIMING.md`), measured on\n\
+         no GPU. A kernel's name and launches stand for one grid. `achievable` is the least time that the kernel's bytes at\n\
+         DRAM's achieved rate and its matrix work need, over the predicted time.\n",
         args.dtype
     );
     summary(&rows);

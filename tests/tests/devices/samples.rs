@@ -1,8 +1,9 @@
-//! Every command line that the documents show runs, and prints what they say; what they name is there.
+//! The commands that the documents show and that need HIP's functions run here, on the emulated GPU; the options and
+//! targets that documents name exist.
 //!
 //! Commands are the lines `$ …` of ````
-//! ```console ```` blocks, each block one shell. Numbers in what is shown are not compared, and `…` stands for lines
-//! that are left out. The documents' Rust samples are doc tests of the crates.
+//! ```console,hip ```` blocks, each block one shell. Numbers in what is shown are not compared, and `…` stands for lines
+//! that are left out. `scripts/docs.sh` runs the other blocks. The documents' Rust samples are doc tests of the crates.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,16 +15,34 @@ use graphc::ir::target::TARGETS;
 use graphc_tests::emulated_hip::EmulatedHip;
 use graphc_tests::{graphc_binary, repository};
 
-/// The documents that show commands.
+/// The documents beside the book.
 const DOCUMENTS: &[&str] = &[
     "README.md",
     "ADDING.md",
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
     "emu/README.md",
     "emu/hip/README.md",
     "examples/digits/README.md",
+    "ort-provider/README.md",
+    "python/README.md",
     "tests/data/README.md",
 ];
+
+/// All documents: those above, the book's pages and the design decisions.
+fn documents() -> Vec<String> {
+    let mut names: Vec<String> = DOCUMENTS.iter().map(|&name| name.to_owned()).collect();
+    for folder in ["docs/src", "docs/design"] {
+        for entry in std::fs::read_dir(repository(folder)).expect("a folder").flatten() {
+            let name = entry.file_name().into_string().expect("text");
+            if name.ends_with(".md") {
+                names.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    names.sort();
+    names
+}
 
 /// A block of commands with what is shown behind each.
 struct Block {
@@ -41,7 +60,7 @@ fn blocks(name: &str) -> Vec<Block> {
     let mut open: Option<Block> = None;
     for (number, line) in text.lines().enumerate() {
         match (&mut open, line) {
-            (None, "```console") => {
+            (None, "```console,hip") => {
                 let place = format!("{name}:{}", number + 1);
                 open = Some(Block {
                     place,
@@ -61,8 +80,7 @@ fn blocks(name: &str) -> Vec<Block> {
     blocks
 }
 
-/// A folder like the repository's, in which commands may write: its scripts, cargo and python are stand-ins that
-/// succeed.
+/// A folder like the repository's, in which commands may write. Its cargo is a stand-in that succeeds.
 struct Sandbox {
     dir: tempfile::TempDir,
 }
@@ -74,7 +92,7 @@ impl Sandbox {
             dir: tempfile::tempdir().expect("a folder"),
         };
         let at = |name: &str| sandbox.dir.path().join(name);
-        for folder in ["bin", "scripts", "target/debug", "examples/digits"] {
+        for folder in ["bin", "target/debug", "examples/digits"] {
             std::fs::create_dir_all(at(folder)).expect("a folder");
         }
         for entry in std::fs::read_dir(repository("examples/digits"))
@@ -91,30 +109,12 @@ impl Sandbox {
         for place in ["bin/graphc", "target/debug/graphc"] {
             symlink(&binary, at(place)).expect("a link");
         }
-        let app = binary.with_file_name("graphc-llm");
-        symlink(app, at("bin/graphc-llm")).expect("a link");
-        let data = repository("tests/data").canonicalize().expect("there");
-        symlink(data.join("llm/llama.gguf"), at("model.gguf")).expect("a link");
-        std::fs::create_dir(at("tests")).expect("a folder");
-        symlink(data, at("tests/data")).expect("a link");
-        std::fs::write(at("text.txt"), "What a model has read, it may say again.\n").expect("written");
         let library = hip.folder().join("libamdhip64.so.7");
         symlink(library, at("target/debug/libamdhip64_emu.so")).expect("a link");
-        let script = |path: PathBuf, text: &str| {
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mine");
-        };
-        // What these would do takes a network, minutes, or this very test.
-        for entry in std::fs::read_dir(repository("scripts")).expect("a folder").flatten() {
-            script(at("scripts").join(entry.file_name()), "exit 0");
-        }
-        script(
-            at("bin/cargo"),
-            "case \"$*\" in\n*' -- '*) while [ \"$1\" != -- ]; do shift; done; shift; exec graphc \"$@\";;\nesac",
-        );
-        for name in ["python", "the-program"] {
-            script(at("bin").join(name), "exit 0");
-        }
+        // A build takes minutes.
+        let cargo = at("bin/cargo");
+        std::fs::write(&cargo, "#!/bin/sh\nexit 0\n").expect("written");
+        std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("mine");
         sandbox
     }
 
@@ -193,11 +193,11 @@ fn not_printed<'a>(shown: &'a [String], printed: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_command_that_is_shown_runs_and_prints_what_is_shown() {
+fn every_command_that_needs_hip_runs_and_prints_what_is_shown() {
     let Some(hip) = EmulatedHip::new(&[]) else { return };
     let mut ran = 0;
     let mut wrong = Vec::new();
-    for block in DOCUMENTS.iter().flat_map(|name| blocks(name)) {
+    for block in documents().iter().flat_map(|name| blocks(name)) {
         let sandbox = Sandbox::new(
             &hip,
             block
@@ -209,13 +209,6 @@ fn every_command_that_is_shown_runs_and_prints_what_is_shown() {
         let mut commands: Vec<String> = Vec::new();
         for (command, shown) in &block.commands {
             commands.push(command.clone());
-            // The sysroot of ROCm's libraries is set up by hand; where it is not, its command cannot run.
-            let wrapper = "/opt/graphc-rocm-libs/rocm-run";
-            if command.contains(wrapper) {
-                println!("not run, only an example: {command}");
-                commands.pop();
-                continue;
-            }
             let mut variables: Vec<(&str, &Path)> = Vec::new();
             if !block.commands.iter().any(|(c, _)| c.contains("GRAPHC_HIP=")) {
                 variables.push(("GRAPHC_HIP", hip.folder()));
@@ -225,18 +218,8 @@ fn every_command_that_is_shown_runs_and_prints_what_is_shown() {
                 variables.push(("GRAPHC_EMU_DISASSEMBLER", Path::new(words)));
             }
             let output = sandbox.run(&commands, &variables);
-            let (out, err) = (
-                String::from_utf8_lossy(&output.stdout).into_owned(),
-                String::from_utf8_lossy(&output.stderr).into_owned(),
-            );
+            let out = String::from_utf8_lossy(&output.stdout).into_owned();
             ran += 1;
-            let on_nvidia = command.contains("--device cuda") || shown.iter().any(|l| l.contains("NVIDIA"));
-            if on_nvidia && (err + &out).contains("the CUDA driver was not found") {
-                println!("skipped: no NVIDIA GPU: {command}");
-                // It failed, and would fail before the next command too.
-                commands.pop();
-                continue;
-            }
             let missing = not_printed(shown, &out);
             if !output.status.success() || !missing.is_empty() {
                 let err = String::from_utf8_lossy(&output.stderr);
@@ -247,19 +230,33 @@ fn every_command_that_is_shown_runs_and_prints_what_is_shown() {
             }
         }
     }
-    assert!(ran >= 15, "{ran} commands were found");
+    assert!(ran >= 6, "{ran} commands were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Blocks of the documents say what they are: commands, Rust, another language or plain text.
 #[test]
 fn every_block_says_what_it_is() {
-    for name in DOCUMENTS {
-        let text = document(name);
+    for name in documents() {
+        let text = document(&name);
         let mut inside = false;
         for (number, line) in text.lines().enumerate().filter(|(_, l)| l.starts_with("```")) {
             let kind = line.trim_start_matches('`');
-            let known = ["console", "rust", "rust,no_run", "text", "toml", "cpp", "python"].contains(&kind);
+            let known = [
+                "console",
+                "console,cuda",
+                "console,hip",
+                "console,ignore-output",
+                "console,no_run",
+                "rust",
+                "rust,no_run",
+                "text",
+                "toml",
+                "c",
+                "cpp",
+                "python",
+            ]
+            .contains(&kind);
             assert!(inside || known, "{name}:{}: a block of {kind:?}", number + 1);
             inside = !inside;
         }
@@ -281,12 +278,12 @@ fn every_option_that_is_named_is_there() {
         "run", "compile", "inspect", "explain", "opt", "bench", "profile", "quantize", "report", "tune", "verify",
         "targets", "doctor",
     ];
-    // What measures is a verb of its own, and the one with options.
+    // The options of `tune` are those of the verbs behind it.
     let helps = verbs.map(|verb| match verb {
-        "tune" => help(&["tune", "run"]),
+        "tune" => ["run", "merge", "show"].map(|behind| help(&["tune", behind])).concat(),
         _ => help(&[verb]),
     });
-    let mut files: Vec<PathBuf> = DOCUMENTS.iter().map(|d| repository(d)).collect();
+    let mut files: Vec<PathBuf> = documents().iter().map(|name| repository(name)).collect();
     let mut folders: Vec<PathBuf> = ["ir", "frontend", "passes", "codegen-hip", "runtime", "graphc", "emu"]
         .map(|c| repository(c).join("src"))
         .into();
@@ -340,15 +337,13 @@ fn every_option_that_is_named_is_there() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The README's table names every target, and no other.
+/// The reference's table names every target, and no other.
 #[test]
-fn the_readme_lists_the_targets() {
-    let readme = document("README.md");
-    let row = readme
-        .lines()
-        .find_map(|l| l.strip_prefix("| `graphc targets` |"))
-        .expect("a row");
-    let listed: BTreeSet<&str> = row.split([' ', ',', '|']).filter(|w| !w.is_empty()).collect();
+fn the_reference_lists_the_targets() {
+    let page = document("docs/src/reference.md");
+    let (_, table) = page.split_once("\n## Targets\n").expect("a table of targets");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let listed: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
     let known: BTreeSet<&str> = TARGETS.iter().map(|t| t.name).collect();
     assert_eq!(listed, known);
 }
