@@ -18,30 +18,34 @@ COLUMNS = 120
 
 # name -> (limit, what it counts)
 LIMITS = {
-    "affine analyses": (0, "analyses of where an element lies, beside `Access`"),
-    "kernel-or-library choices": (0, "files that decide between a kernel and a library's call, beside `choose`"),
-    "fuse callers": (0, "calls of `fuse::fuse` outside scheduling"),
-    "long functions": (0, "functions of more than 100 lines"),
-    "many parameters": (0, "functions of 8 parameters or more"),
-    "long files": (0, "Rust files of more than 600 lines"),
-    "long lines": (0, f"lines of more than {COLUMNS} columns in Rust, but for text tables and string literals"),
-    "middle lines": (0, "production lines of ir, passes, codegen-* and runtime/src/cpu"),
+    "affine analyses": (11, "analyses of where an element lies, beside `Access`"),
+    "kernel-or-library choices": (6, "files that decide between a kernel and a library's call, beside `choose`"),
+    "fuse callers": (4, "calls of `fuse::fuse` outside scheduling"),
+    "long functions": (61, "functions of more than 100 lines"),
+    "many parameters": (24, "functions of 8 parameters or more"),
+    "long files": (57, "Rust files of more than 600 lines"),
+    "long lines": (26, f"lines of more than {COLUMNS} columns in Rust, but for text tables and string literals"),
+    "middle lines": (91291, "production lines of ir, passes, codegen-* and runtime/src/cpu"),
 }
 
 # Where an element lies is worked out in each of these: a pattern, and the file where it is defined.
 AFFINE = [
-    ("passes/src/lower", r"struct Motions\b"),
-    ("ir/src/kernel", r"fn form\b|struct Form\b"),
-    ("ir/src/kernel/traffic", r"fn walk\b|struct Walk\b"),
-    ("codegen-cpu/src", r"struct Affine\b"),
-    ("codegen-hip/src", r"struct Linear\b"),
-    ("passes/src", r"struct ConvFacts\b"),
-    ("ir/src/kernel", r"impl OperandAccess\b"),
+    ("passes/src/lower/index", r"struct Linear\b"),
+    ("passes/src/analysis/index", r"struct Affine\b"),
+    ("ir/src/kernel/access", r"struct Motions\b"),
+    ("ir/src/kernel/bounds/form", r"struct Form\b"),
+    ("ir/src/kernel/verify/form", r"struct Form\b"),
+    ("ir/src/kernel/traffic", r"fn "),
+    ("ir/src/kernel/operand", r"struct OperandAccess\b"),
+    ("ir/src/kernel/mod", r"struct ConvFacts\b"),
+    ("ir/src/host/affine", r"struct Affine\b"),
+    ("codegen-cpu/src/affine", r"fn "),
+    ("codegen-hip/src/index", r"fn "),
 ]
 CHOICES = [
     ("passes/src", r"fn call_wins\b"),
     ("passes/src", r"fn reopen\b"),
-    ("passes/src/engines", r"pub(?:\([a-z]+\))? fn "),
+    ("passes/src/plan/engines", r"fn "),
     ("passes/src/route/sized", r"pub(?:\([a-z]+\))? fn "),
     ("passes/src/egraph/rules/epilogue", r"Spec|Recognizer"),
     ("passes/src/plan/convolutions", r"fuse::"),
@@ -73,7 +77,8 @@ def production(lines):
 
 def functions(lines):
     """(first line, number of lines, number of parameters) of each function, as rustfmt lays them out."""
-    start = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:default )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"[^\"]*\" )?fn \w+")
+    words = r"(?:default )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"[^\"]*\" )?"
+    start = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?" + words + r"fn \w+")
     for at, line in enumerate(lines):
         m = start.match(line)
         if not m:
@@ -136,12 +141,13 @@ def places():
         for at, length, count in functions(code):
             if length > 100:
                 found["long functions"].append(f"{name}:{at}: {length} lines")
-            if count >= 8:
+            # The stand-in's functions have the parameters of HIP's own.
+            if count >= 8 and not name.startswith("emu/hip/src/api/"):
                 found["many parameters"].append(f"{name}:{at}: {count} parameters")
         top = path.parts[0]
         if top in ("ir", "passes", "codegen-hip", "codegen-cpu") or name.startswith("runtime/src/cpu/"):
             found["middle lines"].extend([name] * len(code))
-        if top == "passes" and "schedule" not in path.parts and "fuse" not in path.parts:
+        if top == "passes" and "fuse" not in path.parts and name != "passes/src/schedule.rs":
             for at, line in enumerate(code):
                 if re.search(r"\bfuse::fuse\w*\(", line):
                     found["fuse callers"].append(f"{name}:{at + 1}")
