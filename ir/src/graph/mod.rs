@@ -11,6 +11,7 @@ pub mod assume;
 pub mod bind;
 pub mod build;
 pub mod dot;
+pub mod elementwise;
 pub mod eval;
 pub mod infer;
 pub mod op;
