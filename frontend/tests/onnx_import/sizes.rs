@@ -63,6 +63,36 @@ fn sizes_that_need_not_be_equal_are_checked_by_the_run() {
 }
 
 #[test]
+fn a_window_that_is_larger_than_its_image_is_cut() {
+    let pool = |text: &str, shape: &[&str], more: Vec<AttributeProto>| {
+        let mut attributes = vec![ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])];
+        attributes.extend(more);
+        Build::new(17)
+            .input("x", shape)
+            .node(text, attributes)
+            .output("y")
+            .import()
+            .unwrap()
+    };
+    let shape = ["1", "1", "1", "5"];
+    let greatest = pool("MaxPool x -> y", &shape, vec![]);
+    assert_eq!(evaluate(&greatest, counted(&[1, 1, 1, 5])), [1.0, 3.0]);
+    let mean = pool("AveragePool x -> y", &shape, vec![]);
+    assert_eq!(evaluate(&mean, counted(&[1, 1, 1, 5])), [0.5, 2.5]);
+    let counts = pool("AveragePool x -> y", &shape, vec![int("count_include_pad", 1)]);
+    assert_eq!(evaluate(&counts, counted(&[1, 1, 1, 5])), [0.25, 1.25]);
+    let sums = pool("LpPool x -> y", &shape, vec![int("p", 1)]);
+    assert_eq!(evaluate(&sums, counted(&[1, 1, 1, 5])), [1.0, 5.0]);
+    // An open size has room for the window, or the run is refused.
+    let open = pool("MaxPool x -> y", &["1", "1", "h - 1", "w"], vec![]);
+    assert_eq!(evaluate(&open, counted(&[1, 1, 2, 5])), [6.0, 8.0]);
+    for small in [[1, 1, 1, 5], [1, 1, 2, 1]] {
+        let error = refused(&open, &small);
+        assert!(error.contains("at least"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_left_of_a_reshape_is_checked_by_the_run() {
     let graph = Build::new(17)
         .input("x", &["n", "3"])

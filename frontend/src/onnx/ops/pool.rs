@@ -31,14 +31,41 @@ fn pool(node: &mut Node<'_>, x: Val, kind: PoolKind, value: Scalar) -> Step<(Poo
     let size = node.required("kernel_shape", size)?;
     let padded = padded(node, x, &size, value)?;
     let ceil = node.flag("ceil_mode")?;
-    let pool = Pool {
+    let mut pool = Pool {
         kind,
         size,
         window: padded.window.clone(),
         ceil,
         layout: Layout::ChannelsFirst,
     };
+    if !ceil && padded.x == x {
+        fit(node, x, &mut pool)?;
+    }
     Ok((pool, padded))
+}
+
+/// Cuts a window that is larger than its image, padding included, by less than a stride: there is one of it, of what is
+/// inside. By rounding down there would be none, and later means would be NaN; exported models are run at such sizes,
+/// and other runtimes round the quotient towards zero. An open size is required to have room for the window.
+fn fit(node: &mut Node<'_>, x: Val, pool: &mut Pool) -> Step<()> {
+    let spatial = node.shape(x)[2..].to_vec();
+    let window = &pool.window;
+    for (axis, size) in spatial.iter().enumerate() {
+        let padding = window.pad_low[axis] + window.pad_high[axis];
+        let least = (pool.size[axis] - 1) * window.dilations[axis] + 1 - padding;
+        match size.as_const() {
+            Some(size) if (1..least).contains(&size) && least - size < window.strides[axis] => {
+                pool.size[axis] = (size + padding - 1) / window.dilations[axis] + 1;
+            }
+            None if !node.build.sizes.at_least(size, least) => {
+                let enough = node.build.sizes.max(size, &Dim::Const(least));
+                let what = format!("axis {} of the image, which must have room for the window", axis + 2);
+                node.build.assume_equal(size, &enough, &what, &node.origin)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn pooled(node: &mut Node<'_>, (pool, padded): (Pool, Padded)) -> Step<Val> {
@@ -73,7 +100,15 @@ pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let zero = Scalar::Float(0.0);
     let (mut parts, padded) = pool(node, x, PoolKind::Average { count_padding }, zero)?;
     if padded.x == x || count_padding {
-        return Ok(vec![pooled(node, (parts, padded))?]);
+        let elements = |size: &[i64]| size.iter().map(|v| *v as f64).product::<f64>();
+        let whole = node.ints("kernel_shape")?.map_or(1.0, |size| elements(&size));
+        let part = elements(&parts.size) / whole;
+        let mean = pooled(node, (parts, padded))?;
+        // Elements outside count as zeros, those of a window that was cut, too.
+        return Ok(vec![match count_padding && part < 1.0 {
+            true => node.with_scalar(BinaryOp::Mul, mean, part)?,
+            false => mean,
+        }]);
     }
     // Padding around the image is counted: the mean over it is divided by the part of the window that is inside.
     let counted = PoolKind::Average { count_padding: true };
