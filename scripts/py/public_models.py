@@ -183,7 +183,10 @@ def try_one(path, graphc, limit, timed):
                 return "failed", f"exit {done.returncode}: {said}", None
             if timed:
                 command = [graphc, "bench", str(path), "--inputs", str(given), "--threads", "2", "--format", "json"]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+                try:
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+                except subprocess.TimeoutExpired:
+                    return "failed", f"the benchmark has no end within {limit} s", None
                 if done.returncode == 0:
                     own = json.loads(done.stdout)
                     other = shortest(lambda: session.run(None, values))
