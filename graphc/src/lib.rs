@@ -21,7 +21,6 @@ pub mod eager;
 #[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod error;
-pub mod escape;
 mod exit;
 pub mod facts;
 pub mod optimised;

@@ -76,13 +76,3 @@ pub fn whole(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize
     let number = text.trim().parse().ok().filter(|n| range.contains(n));
     number.ok_or_else(|| format!("it is a whole number from {} to {}", range.start(), range.end()))
 }
-
-/// Writes a number of bytes for people: `96.0 KiB`.
-pub fn size(n: u64) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
-    }
-}

@@ -7,7 +7,7 @@ use ir::Target;
 use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::given::Given;
 use super::times::{self, Prediction};
-use super::{Context, gguf, load, output};
+use super::{Context, contents, gguf, load, output};
 use graphc::emulate::{self, Counted, Emulator};
 use graphc::error::{Error, Result};
 use graphc::facts::{Contents, VariantFacts, as_json, facts};
@@ -83,7 +83,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
                 .iter()
                 .map(|f| format!("\n{}{}{}", text(f), counters(f), times::table(&f.timed, &f.untimed)))
                 .collect();
-            output::print(&(contents.text() + &variants.concat()))
+            output::print(&(contents::text(&contents) + &variants.concat()))
         }
     }
 }

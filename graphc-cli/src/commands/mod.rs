@@ -7,7 +7,9 @@ mod args;
 mod bench;
 mod blame;
 mod compile;
+mod contents;
 mod doctor;
+mod escape;
 mod explain;
 mod gguf;
 mod given;
@@ -33,7 +35,6 @@ use runtime::MiopenFind;
 
 use self::args::Timeout;
 use graphc::error::Result;
-use graphc::escape;
 use graphc::options::{Settings, WORKER_VERB};
 
 /// A lazy computation-graph compiler for AMD GPUs.

@@ -6,12 +6,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Context;
+use super::{Context, escape};
 use graphc::driver::model;
 use graphc::error::{Error, Result};
-use graphc::escape;
-
-pub use graphc::texts::size as bytes;
 
 /// Prints text for people to stdout. A reader that has gone away (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
@@ -90,5 +87,15 @@ pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
 pub fn note(context: &Context, text: &str) {
     if !context.quiet {
         eprintln!("graphc: {}", escape::text(&escape::words(text)));
+    }
+}
+
+/// Writes a number of bytes for people: `96.0 KiB`.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
     }
 }

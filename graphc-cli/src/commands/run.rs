@@ -9,12 +9,11 @@ use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::given;
-use super::{Context, load, output};
+use super::{Context, escape, load, output};
 use graphc::arrays::{self, ArrayFile, Arrays};
 use graphc::compare::compare;
 use graphc::emulate::{self, Emulator};
 use graphc::error::{Error, Result};
-use graphc::escape;
 use graphc::session::{OpenDevice, with_least};
 
 /// Run a model.

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::driver::model::artifact_error;
 use crate::error::Result;
-use crate::{escape, texts};
 
 /// The facts that all targets of a program share.
 #[derive(Serialize)]
@@ -93,37 +92,6 @@ impl Contents {
                 })
                 .collect(),
         })
-    }
-
-    /// One line a fact.
-    pub fn text(&self) -> String {
-        let made = self.artifact.as_ref().map_or(String::new(), |v| {
-            format!(", an artifact of graphc {} in format {}", v.graphc, v.format)
-        });
-        let mut text = format!("{}{made}: {}\n", escape::name(&self.name), self.targets.join(", "));
-        for s in &self.sizes {
-            let max = s.max.map_or(String::new(), |m| m.to_string());
-            text += &format!("  size {}: {}..{max}, hint {}\n", escape::name(&s.name), s.min, s.hint);
-        }
-        for (what, ports) in [("input", &self.inputs), ("output", &self.outputs)] {
-            for p in ports {
-                text += &format!(
-                    "  {what} {}: {}[{}]\n",
-                    escape::name(&p.name),
-                    p.dtype,
-                    p.shape.join(", ")
-                );
-            }
-        }
-        for w in &self.weights {
-            text += &format!(
-                "  weights: {} of {}, {}\n",
-                w.count,
-                w.dtype,
-                texts::size(w.bytes as u64)
-            );
-        }
-        text
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::data::{HostTensor, Storage};
 use crate::graph::op::*;
 use crate::graph::print::{PrintOptions, print};
 use crate::graph::verify::verify;
