@@ -4,8 +4,8 @@
 usage: scripts/counts.py [--list NAME]
 
 Limits are the numbers of `LIMITS`: a change that lowers a count lowers its limit in the same commit. `--list` prints the
-places behind a count, one a line. Only tracked files count; tests are files and folders named so, and modules under
-`#[cfg(test)]` at a file's end.
+places behind a count, one a line. Files that git ignores do not count; tests are files and folders named so, and modules
+under `#[cfg(test)]` at a file's end.
 """
 
 import re
@@ -25,7 +25,7 @@ LIMITS = {
     "many parameters": (24, "functions of 8 parameters or more"),
     "long files": (57, "Rust files of more than 600 lines"),
     "long lines": (26, f"lines of more than {COLUMNS} columns in Rust, but for text tables and string literals"),
-    "middle lines": (91159, "production lines of ir, passes, codegen-* and runtime/src/cpu"),
+    "middle lines": (75784, "lines of code (no comments) of ir, passes, codegen-* and runtime/src/cpu"),
 }
 
 # Where an element lies is worked out in each of these: a pattern, and the file where it is defined.
@@ -53,8 +53,10 @@ CHOICES = [
 
 
 def tracked():
-    out = subprocess.run(["git", "ls-files", "-z", "*.rs"], cwd=ROOT, capture_output=True, check=True).stdout
-    return [Path(p) for p in out.decode().split("\0") if p]
+    """The files that a commit of everything would have: new ones count before they are added."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.rs"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    return sorted({Path(p) for p in out.decode().split("\0") if p and (ROOT / p).exists()})
 
 
 def is_test(path):
@@ -146,7 +148,7 @@ def places():
                 found["many parameters"].append(f"{name}:{at}: {count} parameters")
         top = path.parts[0]
         if top in ("ir", "passes", "codegen-hip", "codegen-cpu") or name.startswith("runtime/src/cpu/"):
-            found["middle lines"].extend([name] * len(code))
+            found["middle lines"].extend([name] * sum(1 for line in code if re.match(r"\s*(?!//)\S", line)))
         if top == "passes" and "fuse" not in path.parts and name != "passes/src/schedule.rs":
             for at, line in enumerate(code):
                 if re.search(r"\bfuse::fuse\w*\(", line):
