@@ -3,7 +3,7 @@
 //!
 //! The one place with these formulas: plans state them, and the cost model rates them.
 
-use ir::library::LibraryOp;
+use ir::library::{LibraryCall, LibraryOp};
 use ir::op::Composite;
 use ir::{Dim, Graph, NodeId, Op, TensorType};
 
@@ -36,6 +36,18 @@ pub fn product(op: &Op, operands: &[&TensorType], results: &[TensorType]) -> Opt
     }
 }
 
+/// Counts the elements that the windows of a pool read, as an op or a library's call; `None` for others.
+pub fn windows(op: &Op, results: &[TensorType]) -> Option<Dim> {
+    match op {
+        Op::Pool(pool)
+        | Op::Call(LibraryCall {
+            op: LibraryOp::Pool(pool),
+            ..
+        }) => Some(results[0].elements() * pool.size.iter().product::<i64>()),
+        _ => None,
+    }
+}
+
 /// Counts the operations of all nodes, each once.
 pub fn count(graph: &Graph) -> Dim {
     of_nodes(graph, graph.nodes().keys())
@@ -50,15 +62,13 @@ fn of_node(graph: &Graph, id: NodeId) -> Dim {
     let node = graph.node(id);
     let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
     let out = || node.results[0].elements();
-    if let Some(flops) = product(&node.op, &operands, &node.results) {
-        return flops;
-    }
-    match &node.op {
-        Op::Pool(p) => out() * p.size.iter().product::<i64>(),
+    let counted = product(&node.op, &operands, &node.results).or_else(|| windows(&node.op, &node.results));
+    counted.unwrap_or_else(|| match &node.op {
         Op::Call(call) => match &call.op {
-            LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
             LibraryOp::Softmax { .. } => out() * 5,
-            LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Collective(_) => Dim::Const(0),
+            LibraryOp::Pool(_) | LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Collective(_) => {
+                Dim::Const(0)
+            }
         },
         Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => out() * 2,
         Op::Composite(_) => out() * 5,
@@ -73,6 +83,7 @@ fn of_node(graph: &Graph, id: NodeId) -> Dim {
         | Op::TopK { .. }
         | Op::Random { .. }
         | Op::Contract(_)
-        | Op::Conv(_) => Dim::Const(0),
-    }
+        | Op::Conv(_)
+        | Op::Pool(_) => Dim::Const(0),
+    })
 }

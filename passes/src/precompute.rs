@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use ir::op::Composite;
-use ir::{Bindings, Graph, HostTensor, NodeId, Op, Table, TensorType, Value};
+use ir::{Bindings, Dim, Graph, HostTensor, NodeId, Op, Table, TensorType, Value};
 
 use crate::flops;
 use crate::options::Evaluator;
@@ -184,24 +184,18 @@ impl Cone {
     /// What evaluating takes, in elements that are read or made; views are made where they are read.
     fn work(&self, graph: &Graph) -> f64 {
         let sizes = Bindings::new();
-        let elements = |ty: &TensorType| ty.elements().eval(&sizes).map_or(f64::INFINITY, |n| n as f64);
+        let known = |size: Dim| size.eval(&sizes).map_or(f64::INFINITY, |n| n as f64);
         let of_node = |id: &NodeId| {
             let node = graph.node(*id);
             if matches!(node.op, Op::Constant(_) | Op::View(_)) {
                 return 0.0;
             }
             let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
-            let made = node.results.iter().map(elements).fold(0.0, |n, more| n + more);
-            let read = operands.iter().copied().map(elements).fold(0.0, |n, more| n + more);
-            let flops = match flops::product(&node.op, &operands, &node.results) {
-                Some(flops) => flops.eval(&sizes).map_or(f64::INFINITY, |n| n as f64),
-                None => 0.0,
-            };
-            let windows = match &node.op {
-                Op::Pool(pool) => made * pool.size.iter().map(|n| *n as f64).product::<f64>(),
-                _ => 0.0,
-            };
-            made + read + windows + flops / PRODUCT
+            let moved = operands.iter().copied().chain(&node.results);
+            let moved = moved.map(|ty| known(ty.elements())).sum::<f64>();
+            let flops = flops::product(&node.op, &operands, &node.results).map_or(0.0, known);
+            let windows = flops::windows(&node.op, &node.results).map_or(0.0, known);
+            moved + windows + flops / PRODUCT
         };
         self.nodes.iter().map(of_node).sum()
     }
@@ -308,25 +302,33 @@ mod tests {
     #[test]
     fn work_without_end_is_not_done() {
         let never: Evaluator = Arc::new(|graph, _| panic!("{graph}"));
-        for made in [
-            "c = constant 1.5 : f32[]
+        for (op, made) in [
+            (
+                "contract",
+                "c = constant 1.5 : f32[]
   a = broadcast c : f32[32768, 32768]
   p = contract a, a
   s = reduce p {op=sum, axes=[0, 1]}",
-            "c = iota {axis=0} : f32[1073741824]
+            ),
+            (
+                "scan",
+                "c = iota {axis=0} : f32[1073741824]
   a = scan c {op=sum, axis=0}
   s = reduce a {op=max, axes=[0]}",
-            "c = iota {axis=1} : f32[4096, 4096]
+            ),
+            (
+                "conv",
+                "c = iota {axis=1} : f32[4096, 4096]
   a = reshape c : f32[1, 1, 4096, 4096]
   w = constant random(seed=1) : f32[8, 1, 31, 31]
   p = conv a, w
   s = reduce p {op=max, axes=[0, 1, 2, 3]}",
+            ),
         ] {
             let body = format!("  x = input \"x\" : f32[4]\n  {made}\n  y = add x, s\n  return y as \"y\"\n");
-            let started = std::time::Instant::now();
             let (graph, _) = optimized(&body, never.clone());
-            assert!(ops(&graph).contains(&"reduce"), "{graph}");
-            assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+            let left = ops(&graph);
+            assert!(left.contains(&op) && left.contains(&"reduce"), "{graph}");
         }
         // What is made of copies alone takes no work.
         let body = "  x = input \"x\" : f32[4]

@@ -103,11 +103,8 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
 /// The operations of products, and the elements that windows read, which may be many more than there are of either end.
 fn work(b: &Builder<'_>, op: &Op, x: &[Value], results: &[TensorType]) -> i64 {
     let operands: Vec<&TensorType> = x.iter().map(|v| b.ty(*v)).collect();
-    let work = match op {
-        Op::Pool(pool) => results[0].elements() * pool.size.iter().product::<i64>(),
-        op => flops::product(op, &operands, results).unwrap_or(Dim::Const(0)),
-    };
-    work.as_const().unwrap_or(i64::MAX)
+    let work = flops::product(op, &operands, results).or_else(|| flops::windows(op, results));
+    work.unwrap_or(Dim::Const(0)).as_const().unwrap_or(i64::MAX)
 }
 
 /// Whether an op does little for each element that it reads. Views do nothing: they stay views.
