@@ -78,11 +78,21 @@ pub enum ExternalError {
     Tensor(#[from] TensorError),
 }
 
+/// What is done with an external file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// It is mapped, and tensors get their bytes.
+    Map,
+    /// It is listed, whether it is there or not.
+    Name,
+}
+
 /// The external files of one model, each mapped once.
 pub(super) struct ExternalFiles<'a> {
     folder: &'a Path,
     /// Folders that files must really be in or below; None for any.
     roots: Option<Vec<PathBuf>>,
+    access: Access,
     mapped: IndexMap<PathBuf, Bytes>,
 }
 
@@ -100,6 +110,17 @@ impl<'a> ExternalFiles<'a> {
         ExternalFiles {
             folder,
             roots: (links == Links::Inside).then_some(roots),
+            access: Access::Map,
+            mapped: IndexMap::new(),
+        }
+    }
+
+    /// Of a model in a folder: lists the files that tensors name, and opens none.
+    pub(super) fn names(folder: &'a Path) -> Self {
+        ExternalFiles {
+            folder,
+            roots: None,
+            access: Access::Name,
             mapped: IndexMap::new(),
         }
     }
@@ -183,6 +204,10 @@ impl<'a> ExternalFiles<'a> {
             });
         }
         let file = self.inside(location, &tensor.name)?;
+        if self.access == Access::Name {
+            self.mapped.entry(file).or_default();
+            return Ok(());
+        }
         if !self.mapped.contains_key(&file) {
             let open = |source| ExternalError::Open {
                 tensor: tensor.name.clone(),

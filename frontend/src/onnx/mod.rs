@@ -35,5 +35,5 @@ pub use graph::{import, import_model};
 pub use inputs::declared_shapes;
 pub use options::{GivenEvaluator, GivenInput, ImportOptions, InputDim, OptionError, Size};
 pub use quantize::{EditError, ModelFile, OpsetError};
-pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model, read_model_with};
+pub use read::{Model, ReadError, ReadProblem, external_files, read_bytes, read_model, read_model_with};
 pub use tensor::{TensorError, read_tensor, tensor_view};

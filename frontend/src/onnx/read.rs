@@ -204,15 +204,10 @@ fn decode(
     if proto.opset_import.is_empty() {
         return Err(ReadProblem::NoOperatorSet);
     }
-    let mut external = Vec::new();
-    if let Some(folder) = folder {
-        let mut files = ExternalFiles::new(folder, path, links);
-        files.resolve_graph(graph)?;
-        for function in &mut proto.functions {
-            files.resolve_nodes(&mut function.node)?;
-        }
-        external.extend(files.paths());
-    }
+    let external = match folder {
+        Some(folder) => resolve(ExternalFiles::new(folder, path, links), graph, &mut proto.functions)?,
+        None => Vec::new(),
+    };
     for tensor in &graph.initializer {
         match tensor_view(tensor) {
             // Text may be there and never be used; the importer refuses its use.
@@ -221,6 +216,39 @@ fn decode(
         }
     }
     Ok((proto, external))
+}
+
+/// Resolves the tensors of a model, and returns the files that they are in.
+fn resolve(
+    mut files: ExternalFiles<'_>,
+    graph: &mut GraphProto,
+    functions: &mut [FunctionProto],
+) -> Result<Vec<PathBuf>, ExternalError> {
+    files.resolve_graph(graph)?;
+    for function in functions {
+        files.resolve_nodes(&mut function.node)?;
+    }
+    Ok(files.paths().collect())
+}
+
+/// Lists the files beside a model that hold tensors of it, in the order of the model; none is opened, and none need be
+/// there.
+///
+/// # Errors
+/// A file that is missing or no ONNX, and locations outside of the model's folder.
+pub fn external_files(path: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReadError> {
+    let path = path.as_ref();
+    let list = || {
+        let bytes = map_file(path)?;
+        check_container(&bytes)?;
+        let mut proto = ModelProto::decode(bytes).map_err(|error| ReadProblem::Malformed {
+            detail: error.to_string(),
+        })?;
+        let graph = proto.graph.as_mut().ok_or(ReadProblem::NoGraph)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok(resolve(ExternalFiles::names(folder), graph, &mut proto.functions)?)
+    };
+    list().map_err(|problem: ReadProblem| error_at(path, problem))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use frontend::onnx::{GivenEvaluator, ImportError, ImportOptions, Links, Size};
+use frontend::onnx::{GivenEvaluator, ImportError, ImportOptions, Size};
 use ir::program::artifact::{ArtifactError, Check, MAGIC};
 use ir::{Graph, Program, Storage, Symbol};
 
@@ -185,8 +185,7 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("gir" | "graphc") => own.to_vec(),
         _ => {
-            let external =
-                frontend::onnx::read_model_with(path, Links::Anywhere).map_or(Vec::new(), |model| model.external);
+            let external = frontend::onnx::external_files(path).unwrap_or_default();
             own.into_iter().chain(external).collect()
         }
     }

@@ -304,3 +304,23 @@ proptest! {
         survives(bytes);
     }
 }
+
+/// Whoever wants names alone maps nothing: neither links nor files that are not there matter.
+#[test]
+fn external_files_are_listed_without_being_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    let tensors = ["w.bin", "./sub/v.bin", "w.bin"].map(|file| external("t", 2, &[("location", file)]));
+    fs::write(&path, model(tensors.into()).encode_to_vec()).unwrap();
+    let files = external_files(&path).unwrap();
+    assert_eq!(files, ["w.bin", "sub/v.bin"].map(|file| folder.path().join(file)));
+    fs::write(
+        &path,
+        model(vec![external("t", 2, &[("location", "../w.bin")])]).encode_to_vec(),
+    )
+    .unwrap();
+    let error = external_files(&path).unwrap_err().to_string();
+    assert!(error.contains("../w.bin") && error.contains("m.onnx"), "{error}");
+    fs::write(&path, "no model").unwrap();
+    external_files(&path).unwrap_err();
+}
