@@ -7,7 +7,7 @@
 
 use ir::entity::Entity;
 use ir::host::LowerError;
-use ir::host::product::{Added, Factor, Finish, Place, SUM_LANES, StageFunction, StageOp, Step, Stored, TileDims};
+use ir::host::product::{Added, Factor, Finish, Place, SUM_LANES, StageOp, Step, Stored, TileDims};
 use ir::kernel::{Expr, ExprId, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::{DType, Scalar};
@@ -106,10 +106,6 @@ pub(crate) fn take(
     Ok(Some((added, Finish::Program(program))))
 }
 
-fn is_commutative(op: BinaryOp) -> bool {
-    matches!(op, BinaryOp::Add | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min)
-}
-
 /// An epilogue that is looked at from the sum outwards.
 struct Chain<'a> {
     source: &'a Source<'a>,
@@ -160,7 +156,7 @@ impl<'a> Chain<'a> {
         let user = self.only_user(e)?;
         match self.source.kernel.exprs[user] {
             Expr::Binary(op, a, b) if a == e => Some((user, op, b)),
-            Expr::Binary(op, a, b) if b == e && is_commutative(op) => Some((user, op, a)),
+            Expr::Binary(op, a, b) if b == e && op.is_commutative() => Some((user, op, a)),
             _ => None,
         }
     }
@@ -318,8 +314,8 @@ impl<'a> Chain<'a> {
                     whole = true;
                     (low, high) = (low.round_ties_even(), high.round_ties_even());
                 }
-                Expr::Unary(op, _) if kernel.exprs.dtype(at) == DType::F32 => {
-                    stages.push(Step::Function(function(op)?));
+                Expr::Unary(op, _) if kernel.exprs.dtype(at) == DType::F32 && !op.is_predicate() => {
+                    stages.push(Step::Function(op));
                     (low, high, whole) = (f64::NEG_INFINITY, f64::INFINITY, false);
                 }
                 Expr::Cast(to @ (DType::I8 | DType::U8), _) => {
@@ -332,7 +328,7 @@ impl<'a> Chain<'a> {
                 Expr::Binary(op, ..) => {
                     let (op, other) = match kernel.exprs[user] {
                         Expr::Binary(_, a, b) if a == at => (op, b),
-                        Expr::Binary(_, a, b) if b == at && is_commutative(op) => (op, a),
+                        Expr::Binary(_, a, b) if b == at && op.is_commutative() => (op, a),
                         _ => return None,
                     };
                     let number = self.number(other);
@@ -405,22 +401,6 @@ impl<'a> Chain<'a> {
             positive,
         })
     }
-}
-
-fn function(op: UnaryOp) -> Option<StageFunction> {
-    Some(match op {
-        UnaryOp::Gelu => StageFunction::Gelu,
-        UnaryOp::GeluTanh => StageFunction::GeluTanh,
-        UnaryOp::Silu => StageFunction::Silu,
-        UnaryOp::Sigmoid => StageFunction::Sigmoid,
-        UnaryOp::Tanh => StageFunction::Tanh,
-        UnaryOp::Erf => StageFunction::Erf,
-        UnaryOp::Exp => StageFunction::Exp,
-        UnaryOp::Softplus => StageFunction::Softplus,
-        UnaryOp::Mish => StageFunction::Mish,
-        UnaryOp::HardSwish => StageFunction::HardSwish,
-        _ => return None,
-    })
 }
 
 /// Makes products of what a byte may be, of which the quotients are rounded, one product that is rounded.

@@ -12,9 +12,10 @@ use graphc_runtime::cpu::kernels::conv::{Conv, ConvShape, ImageStrides, PackedCo
 use graphc_runtime::cpu::kernels::gemm::{
     Activation, Batch, Builtin, Elem, Gemm, Integers, MatMut, MatRef, PackedB, QuantisedB, Rhs, gemm,
 };
-use graphc_runtime::cpu::kernels::math::{Unary, unary};
+use graphc_runtime::cpu::kernels::math::unary;
 use graphc_runtime::cpu::kernels::rows::{Rows, layer_norm, softmax};
 use graphc_runtime::cpu::kernels::{Isa, Level, Pool, Workspace};
+use ir::op::UnaryOp;
 
 /// Input height, channels, outputs, kernel, stride, padding, how often in the model, groups.
 type ConvRow = (usize, usize, usize, usize, usize, usize, usize, usize);
@@ -258,15 +259,15 @@ fn elementwise(ws: &mut Workspace) {
     let src = noise(1024);
     let mut dst = vec![0.0f32; 1024];
     for op in [
-        Unary::Exp {},
-        Unary::Log {},
-        Unary::Tanh {},
-        Unary::Sigmoid {},
-        Unary::Erf {},
-        Unary::Gelu {},
-        Unary::GeluTanh {},
-        Unary::Silu {},
-        Unary::Sin {},
+        UnaryOp::Exp,
+        UnaryOp::Log,
+        UnaryOp::Tanh,
+        UnaryOp::Sigmoid,
+        UnaryOp::Erf,
+        UnaryOp::Gelu,
+        UnaryOp::GeluTanh,
+        UnaryOp::Silu,
+        UnaryOp::Sin,
     ] {
         let seconds = least(1024.0, || unary(ws.isa(), op, &mut dst, &src));
         println!(

@@ -9,13 +9,13 @@ mod ratio;
 
 use ir::convert::round_to;
 use ir::dim::Dim;
-use ir::op::{BinaryOp, ReduceOp, UnaryOp};
+use ir::op::{BinaryOp, Comparison, ReduceOp, UnaryOp};
 use ir::{DType, HostTensor};
 
 use super::sizes::Sizes;
 #[cfg(test)]
 use arithmetic::decide;
-use arithmetic::{binary_dim, binary_float, compare, fit, truth, unary_dim, unary_float};
+use arithmetic::{binary_dim, binary_float, fit, truth, unary_dim, unary_float};
 use ratio::Ratio;
 
 /// The most elements a known tensor has.
@@ -289,7 +289,7 @@ impl Known {
                     Some(v) if to.is_float() => Element::Float(round_to(to, v as f64)),
                     Some(v) if to == DType::Bool => (v != 0).into(),
                     Some(v) => Element::Dim(Dim::Const(fit(to, v)?)),
-                    None if to == DType::Bool => Element::Dim(truth(BinaryOp::Ne, d, &Dim::Const(0), sizes)?),
+                    None if to == DType::Bool => Element::Dim(truth(Comparison::Ne, d, &Dim::Const(0), sizes)?),
                     None if matches!(to, DType::F32 | DType::F64) => Element::Ratio(Ratio::whole(d.clone())),
                     None if matches!(to, DType::I64 | DType::I32) => Element::Dim(d.clone()),
                     None => return None,
@@ -323,24 +323,23 @@ impl Known {
     pub fn binary(op: BinaryOp, a: &Known, b: &Known, sizes: &Sizes) -> Option<Known> {
         let shape = broadcast_shapes(&a.shape, &b.shape)?;
         let (a, b) = (a.broadcast(&shape)?, b.broadcast(&shape)?);
-        let one = |(x, y): (&Element, &Element)| match (x, y) {
-            (Element::Dim(x), Element::Dim(y)) if op.is_comparison() => truth(op, x, y, sizes).map(Element::Dim),
-            (Element::Dim(x), Element::Dim(y)) => binary_dim(op, x, y, a.dtype, sizes).map(Element::Dim),
-            (Element::Float(x), Element::Float(y)) if op.is_comparison() => compare(op, *x, *y).map(Element::from),
-            (Element::Float(x), Element::Float(y)) => {
+        let one = |(x, y): (&Element, &Element)| match (x, y, op.comparison()) {
+            (Element::Dim(x), Element::Dim(y), Some(order)) => truth(order, x, y, sizes).map(Element::Dim),
+            (Element::Dim(x), Element::Dim(y), None) => binary_dim(op, x, y, a.dtype, sizes).map(Element::Dim),
+            (Element::Float(x), Element::Float(y), Some(order)) => Some(Element::from(order.holds(x, y))),
+            (Element::Float(x), Element::Float(y), None) => {
                 binary_float(op, *x, *y).map(|v| Element::Float(round_to(a.dtype, v)))
             }
-            (x @ (Element::Float(_) | Element::Ratio(_)), y @ (Element::Float(_) | Element::Ratio(_))) => {
+            (x @ (Element::Float(_) | Element::Ratio(_)), y @ (Element::Float(_) | Element::Ratio(_)), order) => {
                 let of = |e: &Element| match e {
                     Element::Float(v) => Ratio::of_float(*v, a.dtype),
                     Element::Ratio(r) => Some(r.clone()),
                     Element::Dim(_) => None,
                 };
                 let (x, y) = (of(x)?, of(y)?);
-                if op.is_comparison() {
-                    x.compare(op, &y, sizes).map(Element::Dim)
-                } else {
-                    x.binary(op, &y, sizes).map(|r| Element::of_ratio(r, a.dtype))
+                match order {
+                    Some(order) => x.compare(order, &y, sizes).map(Element::Dim),
+                    None => x.binary(op, &y, sizes).map(|r| Element::of_ratio(r, a.dtype)),
                 }
             }
             _ => None,

@@ -42,13 +42,13 @@ fn a_shape_with_minus_one_is_replaced_by_ones() {
 fn comparisons_are_decided_by_bounds_or_not_at_all() {
     let sizes = sizes();
     let (s, b) = (dim("s"), dim("b"));
-    assert_eq!(decide(BinaryOp::Gt, &s, &Dim::Const(0), &sizes), Some(true));
-    assert_eq!(decide(BinaryOp::Lt, &s, &Dim::Const(513), &sizes), Some(true));
-    assert_eq!(decide(BinaryOp::Ge, &s, &Dim::Const(2), &sizes), None);
-    assert_eq!(decide(BinaryOp::Eq, &s, &b, &sizes), None);
-    assert_eq!(decide(BinaryOp::Le, &s, &(s.clone() + 1), &sizes), Some(true));
+    assert_eq!(decide(Comparison::Gt, &s, &Dim::Const(0), &sizes), Some(true));
+    assert_eq!(decide(Comparison::Lt, &s, &Dim::Const(513), &sizes), Some(true));
+    assert_eq!(decide(Comparison::Ge, &s, &Dim::Const(2), &sizes), None);
+    assert_eq!(decide(Comparison::Eq, &s, &b, &sizes), None);
+    assert_eq!(decide(Comparison::Le, &s, &(s.clone() + 1), &sizes), Some(true));
     assert_eq!(
-        decide(BinaryOp::Ne, &Dim::Const(i64::MAX), &Dim::Const(i64::MIN), &sizes),
+        decide(Comparison::Ne, &Dim::Const(i64::MAX), &Dim::Const(i64::MIN), &sizes),
         Some(true)
     );
 }

@@ -12,6 +12,7 @@ pub mod bind;
 pub mod build;
 pub mod check;
 pub mod dot;
+pub mod elementwise;
 pub mod eval;
 pub mod infer;
 pub mod op;

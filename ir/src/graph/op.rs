@@ -1,6 +1,6 @@
 //! The operations of a graph: families with members.
 //!
-//! Passes match the families; only op info, the evaluator and the kernels' spelling match the members, exhaustively.
+//! Passes match the families. The members of the elementwise family are rows of [`super::elementwise`].
 //!
 //! | family | what it means | stage |
 //! |---|---|---|
@@ -19,6 +19,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::ConstId;
+use super::elementwise::names;
+pub use super::elementwise::{
+    BinaryKind, BinaryLaw, BinaryOp, Comparison, Level, Logical, Spelling, UnaryKind, UnaryLaw, UnaryOp,
+};
 pub use super::recurrent::{Activation, ActivationKind, Cell, Recurrent};
 use crate::dim::{Dim, Shape};
 use crate::library::LibraryCall;
@@ -90,165 +94,14 @@ pub enum Elementwise {
     Cast(DType),
 }
 
-macro_rules! names {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-        pub enum $name { $($(#[$vm])* $variant),+ }
-        impl $name {
-            /// All members, in declaration order.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-            /// Returns the name used in text forms.
-            pub const fn name(self) -> &'static str { match self { $($name::$variant => $text),+ } }
-            /// Finds a member by its name.
-            pub fn from_name(text: &str) -> Option<$name> {
-                match text { $($text => Some($name::$variant),)+ _ => None }
-            }
-        }
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(self.name()) }
-        }
-    };
-}
-
-names! {
-    /// One operand; the result has its type, except the predicates, which give bool.
-    pub enum UnaryOp {
-        Neg = "neg", Abs = "abs", Sign = "sign", Floor = "floor", Ceil = "ceil",
-        /// To nearest, ties to even.
-        Round = "round",
-        Trunc = "trunc", Sqrt = "sqrt", Rsqrt = "rsqrt", Recip = "recip",
-        Exp = "exp", Expm1 = "expm1", Log = "log", Log1p = "log1p", Exp2 = "exp2", Log2 = "log2",
-        Sin = "sin", Cos = "cos", Tan = "tan", Asin = "asin", Acos = "acos", Atan = "atan",
-        Sinh = "sinh", Cosh = "cosh", Tanh = "tanh", Asinh = "asinh", Acosh = "acosh", Atanh = "atanh",
-        Erf = "erf", Sigmoid = "sigmoid", Softplus = "softplus",
-        /// `max(x, 0)`, NaN stays NaN.
-        Relu = "relu",
-        /// `x/2 · (1 + erf(x/√2))`.
-        Gelu = "gelu",
-        /// `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
-        GeluTanh = "gelu_tanh",
-        /// `x · sigmoid(x)`.
-        Silu = "silu",
-        /// `x · tanh(softplus(x))`.
-        Mish = "mish",
-        /// `x · clamp(x + 3, 0, 6) / 6`.
-        HardSwish = "hard_swish",
-        /// Logical for bool, bitwise for integers.
-        Not = "not",
-        /// bool results.
-        IsNan = "is_nan", IsInf = "is_inf",
-    }
-}
-
-names! {
-    /// Two operands of one type; the result has it too, except comparisons, which give bool.
-    pub enum BinaryOp {
-        Add = "add", Sub = "sub", Mul = "mul",
-        /// Integers: truncates towards zero; a zero divisor gives 0.
-        Div = "div",
-        /// Remainder with the sign of the dividend (C's `%`, `fmod`).
-        Rem = "rem",
-        /// Remainder with the sign of the divisor (Python's `%`).
-        Mod = "mod",
-        Pow = "pow",
-        /// NaN if either is NaN.
-        Max = "max",
-        /// NaN if either is NaN.
-        Min = "min",
-        Atan2 = "atan2",
-        /// Logical for bool, bitwise for integers.
-        And = "and", Or = "or", Xor = "xor",
-        /// Integers; the amount is taken modulo the width.
-        Shl = "shl", Shr = "shr",
-        Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt", Ge = "ge",
-    }
-}
-
-/// What a unary op is of: which types take it, and what it is on whole numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum UnaryKind {
-    /// Arithmetic that integers have too.
-    Number,
-    /// Of truth values and bits.
-    Bits,
-    /// Of floats; integers are what it gives.
-    Rounding,
-    /// Of floats alone, and bool.
-    Predicate,
-    /// Of floats alone.
-    Function,
-}
-
-impl UnaryOp {
-    /// The one list of what the ops are of.
-    pub const fn kind(self) -> UnaryKind {
+impl Elementwise {
+    /// Returns the vector operations of one element, roughly.
+    pub const fn cost(self) -> u32 {
         match self {
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Relu => UnaryKind::Number,
-            UnaryOp::Not => UnaryKind::Bits,
-            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => UnaryKind::Rounding,
-            UnaryOp::IsNan | UnaryOp::IsInf => UnaryKind::Predicate,
-            UnaryOp::Sqrt
-            | UnaryOp::Rsqrt
-            | UnaryOp::Recip
-            | UnaryOp::Exp
-            | UnaryOp::Expm1
-            | UnaryOp::Log
-            | UnaryOp::Log1p
-            | UnaryOp::Exp2
-            | UnaryOp::Log2
-            | UnaryOp::Sin
-            | UnaryOp::Cos
-            | UnaryOp::Tan
-            | UnaryOp::Asin
-            | UnaryOp::Acos
-            | UnaryOp::Atan
-            | UnaryOp::Sinh
-            | UnaryOp::Cosh
-            | UnaryOp::Tanh
-            | UnaryOp::Asinh
-            | UnaryOp::Acosh
-            | UnaryOp::Atanh
-            | UnaryOp::Erf
-            | UnaryOp::Sigmoid
-            | UnaryOp::Softplus
-            | UnaryOp::Gelu
-            | UnaryOp::GeluTanh
-            | UnaryOp::Silu
-            | UnaryOp::Mish
-            | UnaryOp::HardSwish => UnaryKind::Function,
+            Elementwise::Unary(op) => op.cost(),
+            Elementwise::Binary(op) => op.cost(),
+            Elementwise::Select | Elementwise::Cast(_) => 1,
         }
-    }
-
-    /// Says whether the result is bool whatever the operand.
-    pub const fn is_predicate(self) -> bool {
-        matches!(self.kind(), UnaryKind::Predicate)
-    }
-}
-
-impl BinaryOp {
-    /// Says whether the result is bool.
-    pub const fn is_comparison(self) -> bool {
-        matches!(
-            self,
-            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge
-        )
-    }
-
-    /// Says whether the operands may change places.
-    pub const fn is_commutative(self) -> bool {
-        matches!(
-            self,
-            BinaryOp::Add
-                | BinaryOp::Mul
-                | BinaryOp::Max
-                | BinaryOp::Min
-                | BinaryOp::And
-                | BinaryOp::Or
-                | BinaryOp::Xor
-                | BinaryOp::Eq
-                | BinaryOp::Ne
-        )
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::affine::Affine;
 use super::block::Program;
-use crate::op::Layout;
+use crate::op::{Layout, UnaryOp};
 use crate::types::DType;
 
 /// Lanes that the program behind a float product takes at once.
@@ -428,8 +428,8 @@ pub enum Step {
         scale: f32,
         positive: bool,
     },
-    /// What a function says of each.
-    Function(StageFunction),
+    /// A function of each; the result is a number.
+    Function(UnaryOp),
     /// To whole numbers, ties to even.
     Round,
     /// The quotient by a number, to whole numbers.
@@ -449,21 +449,6 @@ pub enum StageOp {
     Div,
     Max,
     Min,
-}
-
-/// A function of a [`Step`]: what activations are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageFunction {
-    Gelu,
-    GeluTanh,
-    Silu,
-    Sigmoid,
-    Tanh,
-    Erf,
-    Exp,
-    Softplus,
-    Mish,
-    HardSwish,
 }
 
 /// How numbers that a step reads or writes are stored.

@@ -15,7 +15,7 @@ use super::{
     AxisId, Body, Expr, ExprId, Fetch, GemvStream, Kernel, Mapping, QueryPlace, Stmt, Tiling, TransformSide, Travel,
     Weights, WindowFold,
 };
-use crate::graph::op::BinaryOp;
+use crate::graph::op::Level;
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,7 +260,7 @@ pub fn print(kernel: &Kernel) -> String {
 /// Prints one expression.
 pub fn expr(kernel: &Kernel, id: ExprId) -> String {
     let mut out = String::new();
-    write_expr(kernel, id, 0, &mut out, 0);
+    write_expr(kernel, id, Level::Conditional, &mut out, 0);
     out
 }
 
@@ -554,34 +554,11 @@ fn axis(kernel: &Kernel, id: AxisId) -> String {
     }
 }
 
-/// How tightly an operator binds; higher is tighter.
-const fn infix(op: BinaryOp) -> Option<(&'static str, u8)> {
-    Some(match op {
-        BinaryOp::Or => ("|", 1),
-        BinaryOp::Xor => ("^", 2),
-        BinaryOp::And => ("&", 3),
-        BinaryOp::Eq => ("==", 4),
-        BinaryOp::Ne => ("!=", 4),
-        BinaryOp::Lt => ("<", 5),
-        BinaryOp::Le => ("<=", 5),
-        BinaryOp::Gt => (">", 5),
-        BinaryOp::Ge => (">=", 5),
-        BinaryOp::Shl => ("<<", 6),
-        BinaryOp::Shr => (">>", 6),
-        BinaryOp::Add => ("+", 7),
-        BinaryOp::Sub => ("-", 7),
-        BinaryOp::Mul => ("*", 8),
-        BinaryOp::Div => ("/", 8),
-        BinaryOp::Rem => ("%", 8),
-        BinaryOp::Mod | BinaryOp::Pow | BinaryOp::Max | BinaryOp::Min | BinaryOp::Atan2 => return None,
-    })
-}
-
 /// Expressions share parts, so that text may grow beyond bounds; deeper than this it is cut to the id.
 const DEEPEST: usize = 24;
 const LONGEST: usize = 4000;
 
-fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: usize) {
+fn write_expr(kernel: &Kernel, id: ExprId, outer: Level, out: &mut String, depth: usize) {
     if depth > DEEPEST || out.len() > LONGEST {
         let _ = write!(out, "{id}");
         return;
@@ -594,7 +571,7 @@ fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: u
             if i > 0 {
                 out.push_str(", ");
             }
-            sub(*a, 0, out);
+            sub(*a, Level::Conditional, out);
         }
         out.push(')');
     };
@@ -618,7 +595,7 @@ fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: u
         Expr::Load { param: p, index } => {
             out.push_str(&param(kernel, *p));
             out.push('[');
-            sub(*index, 0, out);
+            sub(*index, Level::Conditional, out);
             out.push(']');
         }
         Expr::Unary(op, a) => call(op.name(), &[*a], out),
@@ -626,10 +603,10 @@ fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: u
         Expr::Select(c, a, b) => call("select", &[*c, *a, *b], out),
         Expr::Philox { seed, counter, lane } => {
             let _ = write!(out, "philox({seed}, ");
-            sub(*counter, 0, out);
+            sub(*counter, Level::Conditional, out);
             let _ = write!(out, ", {lane})");
         }
-        Expr::Binary(op, a, b) => match infix(*op) {
+        Expr::Binary(op, a, b) => match op.spelling().operator {
             None => call(op.name(), &[*a, *b], out),
             Some((sign, level)) => {
                 let parentheses = level < outer;
@@ -638,7 +615,7 @@ fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: u
                 }
                 sub(*a, level, out);
                 let _ = write!(out, " {sign} ");
-                sub(*b, level + 1, out);
+                sub(*b, level.stronger(), out);
                 if parentheses {
                     out.push(')');
                 }

@@ -6,13 +6,12 @@
 //! Rows whose sums, results and whatever else is read for each element lie side by side are taken several at a time, as
 //! one row of as many columns as fill vectors; what there is for each column is repeated.
 
-use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, StageFunction, Step};
+use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, Step};
 use smallvec::SmallVec;
 
 use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
 use super::kernels::integers::SumTile;
-use super::kernels::math::Unary;
 use super::kernels::stages::{Across, Outer, Stage, StageOut, Stored, Sums, Times, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
 
@@ -385,7 +384,7 @@ impl Finisher<'_> {
                     Stage::Columns(*op, repeated.of(self.at(place, idx).cast::<f32>().cast_const()))
                 }
                 Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
-                Step::Function(function) => Stage::Function(self.isa, unary_of(*function)),
+                Step::Function(function) => Stage::Function(self.isa, *function),
                 Step::Round => Stage::Round,
                 Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
                 Step::Table(values) => Stage::Table(values.as_ptr()),
@@ -494,20 +493,5 @@ impl Finisher<'_> {
                 }
             }
         }
-    }
-}
-
-fn unary_of(function: StageFunction) -> Unary {
-    match function {
-        StageFunction::Gelu => Unary::Gelu {},
-        StageFunction::GeluTanh => Unary::GeluTanh {},
-        StageFunction::Silu => Unary::Silu {},
-        StageFunction::Sigmoid => Unary::Sigmoid {},
-        StageFunction::Tanh => Unary::Tanh {},
-        StageFunction::Erf => Unary::Erf {},
-        StageFunction::Exp => Unary::Exp {},
-        StageFunction::Softplus => Unary::Softplus {},
-        StageFunction::Mish => Unary::Mish {},
-        StageFunction::HardSwish => Unary::HardSwish {},
     }
 }

@@ -2,12 +2,12 @@
 
 use ir::DType;
 use ir::dim::Dim;
-use ir::op::{BinaryOp, UnaryOp};
+use ir::op::{BinaryOp, Comparison, UnaryOp};
 
 use crate::onnx::sizes::Sizes;
 
 /// Decides a comparison of two dims by their bounds.
-pub fn decide(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<bool> {
+pub fn decide(op: Comparison, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<bool> {
     // Between constants a difference could saturate.
     let (lo, hi) = match (a, b) {
         (Dim::Const(a), Dim::Const(b)) => {
@@ -28,13 +28,12 @@ pub fn decide(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<bool> {
         }
     };
     match op {
-        BinaryOp::Eq => pick(above(0) && below(0), above(1) || below(-1)),
-        BinaryOp::Ne => pick(above(1) || below(-1), above(0) && below(0)),
-        BinaryOp::Lt => pick(below(-1), above(0)),
-        BinaryOp::Le => pick(below(0), above(1)),
-        BinaryOp::Gt => pick(above(1), below(0)),
-        BinaryOp::Ge => pick(above(0), below(-1)),
-        _ => None,
+        Comparison::Eq => pick(above(0) && below(0), above(1) || below(-1)),
+        Comparison::Ne => pick(above(1) || below(-1), above(0) && below(0)),
+        Comparison::Lt => pick(below(-1), above(0)),
+        Comparison::Le => pick(below(0), above(1)),
+        Comparison::Gt => pick(above(1), below(0)),
+        Comparison::Ge => pick(above(0), below(-1)),
     }
 }
 
@@ -59,7 +58,7 @@ pub fn unary_dim(op: UnaryOp, d: &Dim, dtype: DType, sizes: &Sizes) -> Option<Di
 }
 
 /// Says when a comparison holds: 1, 0, or a size that is one of both.
-pub fn truth(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<Dim> {
+pub fn truth(op: Comparison, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<Dim> {
     if let Some(known) = decide(op, a, b, sizes) {
         return Some(Dim::Const(i64::from(known)));
     }
@@ -67,13 +66,12 @@ pub fn truth(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<Dim> {
     let positive = |d: Dim| sizes.min(&sizes.max(&d, &zero), &one);
     let differ = || sizes.min(&sizes.max(&(a - b), &(b - a)), &one);
     let truth = match op {
-        BinaryOp::Lt => positive(b - a),
-        BinaryOp::Le => positive(b - a + 1),
-        BinaryOp::Gt => positive(a - b),
-        BinaryOp::Ge => positive(a - b + 1),
-        BinaryOp::Ne => differ(),
-        BinaryOp::Eq => one.clone() - differ(),
-        _ => return None,
+        Comparison::Lt => positive(b - a),
+        Comparison::Le => positive(b - a + 1),
+        Comparison::Gt => positive(a - b),
+        Comparison::Ge => positive(a - b + 1),
+        Comparison::Ne => differ(),
+        Comparison::Eq => one.clone() - differ(),
     };
     Some(truth).filter(Dim::is_small)
 }
@@ -141,7 +139,7 @@ pub fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -
         let value = match op {
             BinaryOp::And | BinaryOp::Mul => a.checked_mul(b)?,
             BinaryOp::Or => sizes.max(a, b),
-            BinaryOp::Xor => return truth(BinaryOp::Ne, a, b, sizes),
+            BinaryOp::Xor => return truth(Comparison::Ne, a, b, sizes),
             _ => return None,
         };
         return Some(value).filter(Dim::is_small);
@@ -178,18 +176,6 @@ pub fn binary_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
         // NaN stays NaN, as in the evaluator.
         BinaryOp::Max if !a.is_nan() && !b.is_nan() => a.max(b),
         BinaryOp::Min if !a.is_nan() && !b.is_nan() => a.min(b),
-        _ => return None,
-    })
-}
-
-pub fn compare(op: BinaryOp, a: f64, b: f64) -> Option<bool> {
-    Some(match op {
-        BinaryOp::Eq => a == b,
-        BinaryOp::Ne => a != b,
-        BinaryOp::Lt => a < b,
-        BinaryOp::Le => a <= b,
-        BinaryOp::Gt => a > b,
-        BinaryOp::Ge => a >= b,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@
 
 use ir::DType;
 use ir::dim::Dim;
-use ir::op::{BinaryOp, UnaryOp};
+use ir::op::{BinaryOp, Comparison, UnaryOp};
 
 use super::arithmetic::{truncated, truth};
 use crate::onnx::sizes::Sizes;
@@ -126,7 +126,7 @@ impl Ratio {
         let twice = self.denominator.clone() * 2;
         let shifted = self.numerator.clone() * 2 + &self.denominator;
         let up = shifted.floor_div(&twice);
-        let tie = truth(BinaryOp::Eq, &shifted.modulo(&twice), &Dim::Const(0), sizes)?;
+        let tie = truth(Comparison::Eq, &shifted.modulo(&twice), &Dim::Const(0), sizes)?;
         let odd = up.modulo(&Dim::Const(2));
         Some(up - tie.checked_mul(&odd)?).filter(Dim::is_small)
     }
@@ -205,7 +205,7 @@ impl Ratio {
     }
 
     /// Says when a comparison holds, as [`truth`].
-    pub fn compare(&self, op: BinaryOp, other: &Ratio, sizes: &Sizes) -> Option<Dim> {
+    pub fn compare(&self, op: Comparison, other: &Ratio, sizes: &Sizes) -> Option<Dim> {
         if self.root || other.root || !self.is_positive_below(sizes) || !other.is_positive_below(sizes) {
             return None;
         }

@@ -167,7 +167,7 @@ pub(super) fn epilogue(
     if let Some(op) = activation {
         let dtype = out.dtype;
         match &mut out.data {
-            Data::Float(v) => v.iter_mut().for_each(|v| *v = scalar::unary_float(op, *v)),
+            Data::Float(v) => v.iter_mut().for_each(|v| *v = op.on_float(*v)),
             Data::Int(v) => v.iter_mut().for_each(|v| *v = scalar::unary_int(op, dtype, *v)),
             Data::Bool(_) => {}
         }

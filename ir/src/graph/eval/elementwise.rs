@@ -49,56 +49,33 @@ pub(super) fn broadcast_shapes(operands: &[&Array]) -> Result<Vec<usize>, OpErro
 fn unary(op: UnaryOp, a: &Array) -> Array {
     let shape = a.shape.clone();
     match &a.data {
-        Data::Float(v) if op.is_predicate() => {
-            Array::bool(shape, v.iter().map(|x| scalar::unary_float(op, *x) != 0.0).collect())
-        }
-        Data::Float(v) => Array::float(a.dtype, shape, v.iter().map(|x| scalar::unary_float(op, *x)).collect()),
+        Data::Float(v) if op.is_predicate() => Array::bool(shape, v.iter().map(|x| op.on_float(*x) != 0.0).collect()),
+        Data::Float(v) => Array::float(a.dtype, shape, v.iter().map(|x| op.on_float(*x)).collect()),
         Data::Int(v) if op.is_predicate() => Array::bool(shape, vec![false; v.len()]),
         Data::Int(v) => Array::int(
             a.dtype,
             shape,
             v.iter().map(|x| scalar::unary_int(op, a.dtype, *x)).collect(),
         ),
-        Data::Bool(v) => Array::bool(shape, v.iter().map(|x| (op == UnaryOp::Not) != *x).collect()),
+        Data::Bool(v) => Array::bool(shape, v.iter().map(|x| scalar::unary_bool(op, *x)).collect()),
     }
 }
 
 fn binary(op: BinaryOp, a: &Array, b: &Array) -> Array {
+    fn pairs<T: Copy, R>(x: &[T], y: &[T], f: impl Fn(T, T) -> R) -> Vec<R> {
+        x.iter().zip(y).map(|(x, y)| f(*x, *y)).collect()
+    }
     let shape = a.shape.clone();
-    match (&a.data, &b.data) {
-        (Data::Bool(x), Data::Bool(y)) => Array::bool(
-            shape,
-            x.iter().zip(y).map(|(x, y)| scalar::binary_bool(op, *x, *y)).collect(),
-        ),
-        (Data::Int(x), Data::Int(y)) if op.is_comparison() => {
-            Array::bool(shape, x.iter().zip(y).map(|(x, y)| scalar::compare(op, x, y)).collect())
-        }
-        (Data::Int(x), Data::Int(y)) => Array::int(
+    match (&a.data, &b.data, op.comparison()) {
+        (Data::Bool(x), Data::Bool(y), _) => Array::bool(shape, pairs(x, y, |x, y| op.on_bools(x, y))),
+        (Data::Int(x), Data::Int(y), Some(order)) => Array::bool(shape, pairs(x, y, |x, y| order.holds(&x, &y))),
+        (Data::Int(x), Data::Int(y), None) => Array::int(
             a.dtype,
             shape,
-            x.iter()
-                .zip(y)
-                .map(|(x, y)| scalar::binary_int(op, a.dtype, *x, *y))
-                .collect(),
+            pairs(x, y, |x, y| scalar::binary_int(op, a.dtype, x, y)),
         ),
-        _ => {
-            let (x, y) = (floats(a), floats(b));
-            if op.is_comparison() {
-                Array::bool(
-                    shape,
-                    x.iter().zip(y.iter()).map(|(x, y)| scalar::compare(op, x, y)).collect(),
-                )
-            } else {
-                Array::float(
-                    a.dtype,
-                    shape,
-                    x.iter()
-                        .zip(y.iter())
-                        .map(|(x, y)| scalar::binary_float(op, *x, *y))
-                        .collect(),
-                )
-            }
-        }
+        (_, _, Some(order)) => Array::bool(shape, pairs(&floats(a), &floats(b), |x, y| order.holds(&x, &y))),
+        (_, _, None) => Array::float(a.dtype, shape, pairs(&floats(a), &floats(b), |x, y| op.on_floats(x, y))),
     }
 }
 

@@ -14,7 +14,7 @@ mod window;
 use smallvec::{SmallVec, smallvec};
 
 use crate::dim::{Dim, Shape, Symbol, Symbols};
-use crate::graph::op::{BinaryOp, Elementwise, Op, RandomKind, ReduceOp, UnaryKind};
+use crate::graph::op::{BinaryKind, Comparison, Elementwise, Op, RandomKind, ReduceOp, UnaryKind};
 use crate::types::{DType, TensorType};
 
 pub use error::{InferError, Reason};
@@ -320,24 +320,15 @@ fn elementwise(op: Elementwise, cx: &Cx<'_>) -> Inferred {
         }
         Elementwise::Binary(b) => {
             cx.count(2, 2)?;
-            let class = match b {
-                BinaryOp::Add
-                | BinaryOp::Sub
-                | BinaryOp::Mul
-                | BinaryOp::Div
-                | BinaryOp::Rem
-                | BinaryOp::Mod
-                | BinaryOp::Pow
-                | BinaryOp::Max
-                | BinaryOp::Min
-                | BinaryOp::Lt
-                | BinaryOp::Le
-                | BinaryOp::Gt
-                | BinaryOp::Ge => Class::Number,
-                BinaryOp::Atan2 => Class::Float,
-                BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => Class::BoolOrInt,
-                BinaryOp::Shl | BinaryOp::Shr => Class::Int,
-                BinaryOp::Eq | BinaryOp::Ne => Class::Any,
+            let class = match b.kind() {
+                BinaryKind::Number => Class::Number,
+                BinaryKind::Function => Class::Float,
+                BinaryKind::Bits => Class::BoolOrInt,
+                BinaryKind::Shift => Class::Int,
+                BinaryKind::Comparison(Comparison::Eq | Comparison::Ne) => Class::Any,
+                BinaryKind::Comparison(Comparison::Lt | Comparison::Le | Comparison::Gt | Comparison::Ge) => {
+                    Class::Number
+                }
             };
             let dtype = cx.class(0, class)?;
             cx.same_dtype(0, 1)?;

@@ -12,136 +12,49 @@ use super::memory::{get_lane, set_lane};
 use super::{Class, Val};
 use crate::cpu::kernels::Isa;
 use crate::cpu::kernels::convert::{floats_to_integers, integers_to_floats, round_to_bf16, round_to_f16};
-use crate::cpu::kernels::math::{Binary, Input, Unary, binary_ptr, unary_ptr};
-
-/// The f32 kernel of an operation; `None` for those whose result is not f32.
-pub(crate) fn unary_kernel(op: UnaryOp) -> Option<Unary> {
-    Some(match op {
-        UnaryOp::Neg => Unary::Neg {},
-        UnaryOp::Abs => Unary::Abs {},
-        UnaryOp::Sign => Unary::Sign {},
-        UnaryOp::Floor => Unary::Floor {},
-        UnaryOp::Ceil => Unary::Ceil {},
-        UnaryOp::Round => Unary::Round {},
-        UnaryOp::Trunc => Unary::Trunc {},
-        UnaryOp::Sqrt => Unary::Sqrt {},
-        UnaryOp::Rsqrt => Unary::Rsqrt {},
-        UnaryOp::Recip => Unary::Recip {},
-        UnaryOp::Exp => Unary::Exp {},
-        UnaryOp::Expm1 => Unary::Expm1 {},
-        UnaryOp::Log => Unary::Log {},
-        UnaryOp::Log1p => Unary::Log1p {},
-        UnaryOp::Exp2 => Unary::Exp2 {},
-        UnaryOp::Log2 => Unary::Log2 {},
-        UnaryOp::Sin => Unary::Sin {},
-        UnaryOp::Cos => Unary::Cos {},
-        UnaryOp::Tan => Unary::Tan {},
-        UnaryOp::Asin => Unary::Asin {},
-        UnaryOp::Acos => Unary::Acos {},
-        UnaryOp::Atan => Unary::Atan {},
-        UnaryOp::Sinh => Unary::Sinh {},
-        UnaryOp::Cosh => Unary::Cosh {},
-        UnaryOp::Tanh => Unary::Tanh {},
-        UnaryOp::Asinh => Unary::Asinh {},
-        UnaryOp::Acosh => Unary::Acosh {},
-        UnaryOp::Atanh => Unary::Atanh {},
-        UnaryOp::Erf => Unary::Erf {},
-        UnaryOp::Sigmoid => Unary::Sigmoid {},
-        UnaryOp::Softplus => Unary::Softplus {},
-        UnaryOp::Relu => Unary::Relu {},
-        UnaryOp::Gelu => Unary::Gelu {},
-        UnaryOp::GeluTanh => Unary::GeluTanh {},
-        UnaryOp::Silu => Unary::Silu {},
-        UnaryOp::Mish => Unary::Mish {},
-        UnaryOp::HardSwish => Unary::HardSwish {},
-        UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf => return None,
-    })
-}
-
-pub(crate) fn binary_kernel(op: BinaryOp) -> Option<Binary> {
-    Some(match op {
-        BinaryOp::Add => Binary::Add,
-        BinaryOp::Sub => Binary::Sub,
-        BinaryOp::Mul => Binary::Mul,
-        BinaryOp::Div => Binary::Div,
-        BinaryOp::Rem => Binary::Rem,
-        BinaryOp::Mod => Binary::FloorMod,
-        BinaryOp::Pow => Binary::Pow,
-        BinaryOp::Max => Binary::Max,
-        BinaryOp::Min => Binary::Min,
-        BinaryOp::Atan2 => Binary::Atan2,
-        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => return None,
-        BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => return None,
-    })
-}
+use crate::cpu::kernels::math::{Input, binary_ptr, compare_ptr, unary_ptr};
 
 /// One value of an operation.
 pub(crate) fn unary_scalar(isa: Isa, op: UnaryOp, dtype: DType, a: u64) -> u64 {
     match Class::of(dtype) {
         Class::F32 => {
-            let x = f32::from_bits(a as u32);
-            match (op, unary_kernel(op)) {
-                (UnaryOp::IsNan, _) => u64::from(x.is_nan()),
-                (UnaryOp::IsInf, _) => u64::from(x.is_infinite()),
-                (_, Some(kernel)) => {
-                    let mut y = 0.0f32;
-                    // SAFETY: one value each.
-                    unsafe { unary_ptr(isa, kernel, &mut y, &x, 1) };
-                    u64::from(y.to_bits())
-                }
-                (_, None) => u64::from((f32::from(u8::from(x == 0.0))).to_bits()),
-            }
+            let (x, mut y) = (f32::from_bits(a as u32), [0u8; 4]);
+            // SAFETY: one value each.
+            unsafe { unary_ptr(isa, op, y.as_mut_ptr(), &x, 1) };
+            u64::from(u32::from_le_bytes(y))
         }
         Class::F64 => {
-            let x = f64::from_bits(a);
-            let y = scalar::unary_float(op, x);
-            if op.is_predicate() {
-                u64::from(y != 0.0)
-            } else {
-                y.to_bits()
+            let y = op.on_float(f64::from_bits(a));
+            match op.is_predicate() {
+                true => u64::from(y != 0.0),
+                false => y.to_bits(),
             }
         }
         Class::I64 => scalar::unary_int(op, dtype, a as i64) as u64,
-        Class::Bool => match op {
-            UnaryOp::Not => u64::from(a == 0),
-            UnaryOp::IsNan | UnaryOp::IsInf => 0,
-            _ => a,
-        },
+        Class::Bool => u64::from(scalar::unary_bool(op, a != 0)),
     }
 }
 
 /// One value of an operation.
 pub(crate) fn binary_scalar(isa: Isa, op: BinaryOp, dtype: DType, a: u64, b: u64) -> u64 {
-    match Class::of(dtype) {
-        Class::F32 => {
-            let (x, y) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
-            match binary_kernel(op) {
-                Some(kernel) => {
-                    let mut z = 0.0f32;
-                    // SAFETY: one value.
-                    unsafe { binary_ptr(isa, kernel, &mut z, Input::Scalar(x), Input::Scalar(y), 1) };
-                    u64::from(z.to_bits())
-                }
-                None if op.is_comparison() => u64::from(scalar::compare(op, &x, &y)),
-                None => u64::from((scalar::binary_float(op, x.into(), y.into()) as f32).to_bits()),
-            }
+    match (Class::of(dtype), op.comparison()) {
+        (Class::F32, _) => {
+            let [x, y] = [a, b].map(|bits| Input::Scalar(f32::from_bits(bits as u32)));
+            let mut z = [0u8; 4];
+            // SAFETY: one value.
+            unsafe { binary_ptr(isa, op, z.as_mut_ptr(), x, y, 1) };
+            u64::from(u32::from_le_bytes(z))
         }
-        Class::F64 => {
+        (Class::F64, order) => {
             let (x, y) = (f64::from_bits(a), f64::from_bits(b));
-            if op.is_comparison() {
-                u64::from(scalar::compare(op, &x, &y))
-            } else {
-                scalar::binary_float(op, x, y).to_bits()
+            match order {
+                Some(order) => u64::from(order.holds(&x, &y)),
+                None => op.on_floats(x, y).to_bits(),
             }
         }
-        Class::I64 => {
-            if op.is_comparison() {
-                u64::from(scalar::compare(op, &(a as i64), &(b as i64)))
-            } else {
-                scalar::binary_int(op, dtype, a as i64, b as i64) as u64
-            }
-        }
-        Class::Bool => u64::from(scalar::binary_bool(op, a != 0, b != 0)),
+        (Class::I64, Some(order)) => u64::from(order.holds(&(a as i64), &(b as i64))),
+        (Class::I64, None) => scalar::binary_int(op, dtype, a as i64, b as i64) as u64,
+        (Class::Bool, _) => u64::from(op.on_bools(a != 0, b != 0)),
     }
 }
 
@@ -176,12 +89,17 @@ pub(crate) fn cast_scalar(from: DType, to: DType, bits: u64) -> u64 {
     }
 }
 
-fn input(v: Val, uniform: bool, l0: usize) -> Input {
+fn input<T>((v, uniform): (Val, bool), l0: usize, read: impl Fn(u64) -> T) -> Input<T> {
     if uniform {
-        Input::Scalar(f32::from_bits(v.bits as u32))
+        Input::Scalar(read(v.bits))
     } else {
-        Input::Array(v.ptr.cast::<f32>().wrapping_add(l0).cast_const())
+        Input::Array(v.ptr.cast::<T>().wrapping_add(l0).cast_const())
     }
+}
+
+/// Lane `l` of a register of a class.
+unsafe fn lane(class: Class, register: *mut u8, l: usize) -> *mut u8 {
+    register.add(l * class.bytes())
 }
 
 /// Applies `op` to lanes `l0..l1`.
@@ -190,27 +108,25 @@ fn input(v: Val, uniform: bool, l0: usize) -> Input {
 /// The lanes are inside both registers, which are of the classes that `dtype` and `op` give.
 pub(crate) unsafe fn unary(isa: Isa, op: UnaryOp, dtype: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
     let class = Class::of(dtype);
-    match (class, unary_kernel(op)) {
-        (Class::F32, Some(kernel)) => {
-            unary_ptr(isa, kernel, dst.cast::<f32>().add(l0), a.cast::<f32>().add(l0), l1 - l0)
+    let to = if op.is_predicate() { Class::Bool } else { class };
+    match (class, dtype) {
+        (Class::F32, _) => unary_ptr(isa, op, lane(to, dst, l0), a.cast::<f32>().add(l0), l1 - l0),
+        (Class::Bool, _) => {
+            (l0..l1).for_each(|l| dst.add(l).write(scalar::unary_bool(op, a.add(l).read() != 0).into()))
         }
-        (Class::Bool, _) if op == UnaryOp::Not => {
-            (l0..l1).for_each(|l| dst.add(l).write(u8::from(a.add(l).read() == 0)))
-        }
-        (Class::I64, _) if dtype == DType::I64 && matches!(op, UnaryOp::Abs | UnaryOp::Neg) => {
-            let (to, from) = (dst.cast::<i64>(), a.cast::<i64>());
-            match op {
-                UnaryOp::Abs => (l0..l1).for_each(|l| to.add(l).write(from.add(l).read().wrapping_abs())),
-                _ => (l0..l1).for_each(|l| to.add(l).write(from.add(l).read().wrapping_neg())),
-            }
-        }
-        _ => {
-            let to = if op.is_predicate() { Class::Bool } else { class };
+        (Class::I64, DType::I64) if op == UnaryOp::Abs => whole_numbers(dst, a, l0, l1, i64::wrapping_abs),
+        (Class::I64, DType::I64) if op == UnaryOp::Neg => whole_numbers(dst, a, l0, l1, i64::wrapping_neg),
+        (Class::F64 | Class::I64, _) => {
             for l in l0..l1 {
                 set_lane(to, dst, l, unary_scalar(isa, op, dtype, get_lane(class, a, l)));
             }
         }
     }
+}
+
+unsafe fn whole_numbers(dst: *mut u8, a: *const u8, l0: usize, l1: usize, f: impl Fn(i64) -> i64) {
+    let (to, from) = (dst.cast::<i64>(), a.cast::<i64>());
+    (l0..l1).for_each(|l| to.add(l).write(f(from.add(l).read())));
 }
 
 /// Applies `op` to lanes `l0..l1`; not both operands are uniform.
@@ -222,40 +138,31 @@ pub(crate) unsafe fn binary(
     op: BinaryOp,
     dtype: DType,
     dst: *mut u8,
-    (a, ua): (Val, bool),
-    (b, ub): (Val, bool),
+    a: (Val, bool),
+    b: (Val, bool),
     l0: usize,
     l1: usize,
 ) {
-    let class = Class::of(dtype);
-    if let (Class::F32, Some(kernel)) = (class, binary_kernel(op)) {
-        return binary_ptr(
-            isa,
-            kernel,
-            dst.cast::<f32>().add(l0),
-            input(a, ua, l0),
-            input(b, ub, l0),
-            l1 - l0,
-        );
-    }
+    let n = l1 - l0;
+    let (f32_of, i64_of) = (|bits: u64| f32::from_bits(bits as u32), |bits: u64| bits as i64);
     macro_rules! lanes {
-        ($t:ty, $read:expr, |$x:ident, $y:ident| $value:expr => $out:ty) => {{
+        ($t:ty, $read:expr, |$x:ident, $y:ident| $value:expr) => {{
             let read = $read;
-            let (pa, pb, to) = (a.ptr.cast::<$t>(), b.ptr.cast::<$t>(), dst.cast::<$out>());
-            match (ua, ub) {
+            let (pa, pb, to) = (a.0.ptr.cast::<$t>(), b.0.ptr.cast::<$t>(), dst.cast::<$t>());
+            match (a.1, b.1) {
                 (false, false) => (l0..l1).for_each(|l| {
                     let ($x, $y) = (pa.add(l).read(), pb.add(l).read());
                     to.add(l).write($value)
                 }),
                 (false, true) => {
-                    let $y: $t = read(b.bits);
+                    let $y: $t = read(b.0.bits);
                     (l0..l1).for_each(|l| {
                         let $x = pa.add(l).read();
                         to.add(l).write($value)
                     })
                 }
                 (true, _) => {
-                    let $x: $t = read(a.bits);
+                    let $x: $t = read(a.0.bits);
                     (l0..l1).for_each(|l| {
                         let $y = pb.add(l).read();
                         to.add(l).write($value)
@@ -264,53 +171,36 @@ pub(crate) unsafe fn binary(
             }
         }};
     }
-    // Comparisons give truth values; `$otherwise` is what all other operations do.
-    macro_rules! compares {
-        ($t:ty, $read:expr, else $otherwise:expr) => {
-            match op {
-                BinaryOp::Eq => lanes!($t, $read, |x, y| u8::from(x == y) => u8),
-                BinaryOp::Ne => lanes!($t, $read, |x, y| u8::from(x != y) => u8),
-                BinaryOp::Lt => lanes!($t, $read, |x, y| u8::from(x < y) => u8),
-                BinaryOp::Le => lanes!($t, $read, |x, y| u8::from(x <= y) => u8),
-                BinaryOp::Gt => lanes!($t, $read, |x, y| u8::from(x > y) => u8),
-                BinaryOp::Ge => lanes!($t, $read, |x, y| u8::from(x >= y) => u8),
-                BinaryOp::Add
-                | BinaryOp::Sub
-                | BinaryOp::Mul
-                | BinaryOp::Div
-                | BinaryOp::Rem
-                | BinaryOp::Mod
-                | BinaryOp::Pow
-                | BinaryOp::Max
-                | BinaryOp::Min
-                | BinaryOp::Atan2
-                | BinaryOp::And
-                | BinaryOp::Or
-                | BinaryOp::Xor
-                | BinaryOp::Shl
-                | BinaryOp::Shr => $otherwise,
-            }
-        };
-    }
-    let (f32_of, i64_of) = (|bits: u64| f32::from_bits(bits as u32), |bits: u64| bits as i64);
-    match class {
-        Class::F32 => compares!(f32, f32_of, else {
-            // Without a kernel of its own: by the definition.
-            lanes!(f32, f32_of, |x, y| scalar::binary_float(op, x.into(), y.into()) as f32 => f32)
-        }),
-        Class::F64 => compares!(f64, f64::from_bits, else {
-            lanes!(f64, f64::from_bits, |x, y| scalar::binary_float(op, x, y) => f64)
-        }),
-        Class::I64 => compares!(i64, i64_of, else match (op, dtype) {
-            (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y) => i64),
-            (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_sub(y) => i64),
-            (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y) => i64),
-            (BinaryOp::Max, _) => lanes!(i64, i64_of, |x, y| x.max(y) => i64),
-            (BinaryOp::Min, _) => lanes!(i64, i64_of, |x, y| x.min(y) => i64),
-            _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y) => i64),
-        }),
-        Class::Bool => {
-            lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(scalar::binary_bool(op, x != 0, y != 0)) => u8)
+    match (Class::of(dtype), op.comparison()) {
+        (Class::F32, order) => {
+            let to = if order.is_some() { Class::Bool } else { Class::F32 };
+            binary_ptr(
+                isa,
+                op,
+                lane(to, dst, l0),
+                input(a, l0, f32_of),
+                input(b, l0, f32_of),
+                n,
+            );
+        }
+        (Class::F64, Some(order)) => {
+            let (a, b) = (input(a, l0, f64::from_bits), input(b, l0, f64::from_bits));
+            compare_ptr(order, dst.add(l0), a, b, n);
+        }
+        (Class::I64, Some(order)) => compare_ptr(order, dst.add(l0), input(a, l0, i64_of), input(b, l0, i64_of), n),
+        (Class::F64, None) => lanes!(f64, f64::from_bits, |x, y| op.on_floats(x, y)),
+        (Class::I64, None) => match (op, dtype) {
+            (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y)),
+            (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_sub(y)),
+            (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y)),
+            (BinaryOp::Max, _) => lanes!(i64, i64_of, |x, y| x.max(y)),
+            (BinaryOp::Min, _) => lanes!(i64, i64_of, |x, y| x.min(y)),
+            _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y)),
+        },
+        (Class::Bool, _) => {
+            lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(
+                op.on_bools(x != 0, y != 0)
+            ))
         }
     }
 }
@@ -448,8 +338,8 @@ mod tests {
                     u64::from(value.to_bits()),
                     u64::from(other.to_bits()),
                 );
-                if op.is_comparison() {
-                    let want = scalar::compare(op, &value, &other);
+                if let Some(order) = op.comparison() {
+                    let want = order.holds(&value, &other);
                     assert_eq!(
                         (truths[lane], single),
                         (u8::from(want), u64::from(want)),
@@ -457,7 +347,7 @@ mod tests {
                     );
                     continue;
                 }
-                let want = scalar::binary_float(op, value.into(), other.into()) as f32;
+                let want = op.on_floats(value.into(), other.into()) as f32;
                 for got in [numbers[lane], f32::from_bits(single as u32)] {
                     let near = (got - want).abs() <= 1e-5 * want.abs() || got.is_nan() && want.is_nan();
                     assert!(near, "{op:?} of {value}: {got}, not {want}");

@@ -4,10 +4,11 @@
 //! memory but what it names.
 
 use super::isa::Isa;
-use super::math::{Unary, unary_ptr};
+use super::math::unary_ptr;
 use super::requantise::{Requantise, requantise};
 use super::simd::{Simd, simd_dispatch};
 pub use ir::host::product::{StageOp, Stored};
+use ir::op::UnaryOp;
 
 /// One step of what is done to sums that have become floats, each value by itself.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +29,8 @@ pub enum Stage {
         scale: f32,
         positive: bool,
     },
-    /// A function of each, at a level of the processor's.
-    Function(Isa, Unary),
+    /// A function of each, whose result is a number, at a level of the processor's.
+    Function(Isa, UnaryOp),
     /// To whole numbers, ties to even.
     Round,
     /// The quotient by this number, to whole numbers: a product where that is as good as a division.
@@ -670,7 +671,7 @@ pub(super) unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F:
                     let floats = lanes.as_mut_ptr().cast::<f32>();
                     let place = |r: usize, v: usize| (r * 2 + v) * S::LANES;
                     for_each_vector!(R, |r, v| S::store(floats.add(place(r, v)), values[r][v]));
-                    unary_ptr(isa, function, floats, floats, R * 2 * S::LANES);
+                    unary_ptr(isa, function, floats.cast(), floats, R * 2 * S::LANES);
                     for_each_vector!(R, |r, v| values[r][v] = S::load(floats.add(place(r, v))));
                 }
                 Stage::Store(out) => match out.stored {

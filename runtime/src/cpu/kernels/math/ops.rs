@@ -1,70 +1,63 @@
-//! The elementwise operations as data, and the loops that run them over blocks.
+//! The vector form of each elementwise op of f32, and the loops that run them over blocks.
 //!
-//! A block interpreter resolves an operation once per block (256-1024 values in L1): a `match` and one indirect-free
-//! call.
+//! A block interpreter resolves an op once a block (256-1024 values in L1): a `match` and one direct call.
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "loops under the contract of the functions that dispatch to them"
 )]
 
+use ir::op::{BinaryOp, Comparison, UnaryOp};
+
 use super::funcs;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 
-trait UnaryOp: Copy {
+trait Unary: Copy {
     unsafe fn eval<S: Simd>(self, x: S::V) -> S::V;
 }
 
-trait BinaryOp: Copy {
+trait Binary: Copy {
     unsafe fn eval<S: Simd>(self, x: S::V, y: S::V) -> S::V;
 }
 
-macro_rules! define_unary {
-    ($($(#[$doc:meta])* $name:ident { $($field:ident),* } => <$s:ident> |$x:ident| $body:expr;)*) => {
-        /// A function of one f32, applied to every element. NaN gives NaN.
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        pub enum Unary {
-            $($(#[$doc])* $name { $($field: f32),* },)*
-        }
-
+macro_rules! unary_functions {
+    (truths { $($truth:ident => |$t:ident| $holds:expr;)* } $($name:ident => <$s:ident> |$x:ident| $body:expr;)*) => {
         $(
             #[derive(Clone, Copy)]
-            struct $name { $($field: f32),* }
+            struct $name;
 
-            impl UnaryOp for $name {
+            impl Unary for $name {
                 #[inline(always)]
                 unsafe fn eval<$s: Simd>(self, $x: $s::V) -> $s::V {
-                    $(let $field = $s::splat(self.$field);)*
                     $body
                 }
             }
         )*
 
-        /// `dst[i] = op(src[i])` for `n` values; `dst` may be `src`.
+        /// `dst[i] = op(src[i])` for `n` values; `dst` may be `src`. Predicates give bytes of 0 or 1.
         ///
         /// # Safety
-        /// Both are valid for `n` floats and are the same or do not overlap.
-        pub unsafe fn unary_ptr(isa: Isa, op: Unary, dst: *mut f32, src: *const f32, n: usize) {
+        /// `src` is valid for `n` floats, and `dst` for as many results of the op; they are the same, or do not
+        /// overlap.
+        pub unsafe fn unary_ptr(isa: Isa, op: UnaryOp, dst: *mut u8, src: *const f32, n: usize) {
             match op {
-                $(Unary::$name { $($field),* } => run1(isa, $name { $($field),* }, dst, src, n),)*
+                $(UnaryOp::$name => run1(isa, $name, dst.cast(), src, n),)*
+                $(UnaryOp::$truth => (0..n).for_each(|i| {
+                    let $t = src.add(i).read();
+                    dst.add(i).write(u8::from($holds));
+                }),)*
             }
         }
     };
 }
 
-macro_rules! define_binary {
-    ($($(#[$doc:meta])* $name:ident => <$s:ident> |$x:ident, $y:ident| $body:expr;)*) => {
-        /// A function of two f32, applied element by element.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Binary {
-            $($(#[$doc])* $name,)*
-        }
-
+macro_rules! binary_functions {
+    (comparisons { $($order:ident)* } $($name:ident => <$s:ident> |$x:ident, $y:ident| $body:expr;)*) => {
         $(
             #[derive(Clone, Copy)]
             struct $name;
 
-            impl BinaryOp for $name {
+            impl Binary for $name {
                 #[inline(always)]
                 unsafe fn eval<$s: Simd>(self, $x: $s::V, $y: $s::V) -> $s::V {
                     $body
@@ -72,13 +65,16 @@ macro_rules! define_binary {
             }
         )*
 
-        /// `dst[i] = op(a[i], b[i])` for `n` values, where a scalar operand gives its one value each time.
+        /// `dst[i] = op(a[i], b[i])` for `n` values, where a scalar operand gives its one value each time. Comparisons
+        /// give bytes of 0 or 1.
         ///
         /// # Safety
-        /// `dst` and every array operand are valid for `n` floats; an operand is `dst` itself or does not overlap it.
-        pub unsafe fn binary_ptr(isa: Isa, op: Binary, dst: *mut f32, a: Input, b: Input, n: usize) {
+        /// `dst` is valid for `n` results of the op, and every array operand for `n` floats; an operand is `dst` itself
+        /// or does not overlap it.
+        pub unsafe fn binary_ptr(isa: Isa, op: BinaryOp, dst: *mut u8, a: Input, b: Input, n: usize) {
             match op {
-                $(Binary::$name => run2(isa, $name, dst, a, b, n),)*
+                $(BinaryOp::$name => run2(isa, $name, dst.cast(), a, b, n),)*
+                $(BinaryOp::$order => compare_ptr(Comparison::$order, dst, a, b, n),)*
             }
         }
     };
@@ -86,11 +82,42 @@ macro_rules! define_binary {
 
 /// An operand of an elementwise operation.
 #[derive(Clone, Copy, Debug)]
-pub enum Input {
+pub enum Input<T = f32> {
     /// One value per element.
-    Array(*const f32),
+    Array(*const T),
     /// One value for all.
-    Scalar(f32),
+    Scalar(T),
+}
+
+/// `dst[i] = a[i] op b[i]` for `n` values, as bytes of 0 or 1.
+///
+/// # Safety
+/// `dst` is valid for `n` bytes, and every array operand for `n` values; none overlaps it.
+pub unsafe fn compare_ptr<T: Copy + PartialOrd>(op: Comparison, dst: *mut u8, a: Input<T>, b: Input<T>, n: usize) {
+    match op {
+        Comparison::Eq => truths(dst, a, b, n, |x, y| x == y),
+        Comparison::Ne => truths(dst, a, b, n, |x, y| x != y),
+        Comparison::Lt => truths(dst, a, b, n, |x, y| x < y),
+        Comparison::Le => truths(dst, a, b, n, |x, y| x <= y),
+        Comparison::Gt => truths(dst, a, b, n, |x, y| x > y),
+        Comparison::Ge => truths(dst, a, b, n, |x, y| x >= y),
+    }
+}
+
+#[inline(always)]
+unsafe fn truths<T: Copy>(dst: *mut u8, a: Input<T>, b: Input<T>, n: usize, holds: impl Fn(T, T) -> bool) {
+    let put = |i: usize, x: T, y: T| dst.add(i).write(u8::from(holds(x, y)));
+    match (a, b) {
+        (Input::Array(a), Input::Array(b)) => (0..n).for_each(|i| put(i, a.add(i).read(), b.add(i).read())),
+        (Input::Array(a), Input::Scalar(y)) => (0..n).for_each(|i| put(i, a.add(i).read(), y)),
+        (Input::Scalar(x), Input::Array(b)) => (0..n).for_each(|i| put(i, x, b.add(i).read())),
+        (Input::Scalar(x), Input::Scalar(y)) => (0..n).for_each(|i| put(i, x, y)),
+    }
+}
+
+#[inline(always)]
+fn by_definition(op: BinaryOp) -> impl Fn(f32, f32) -> f32 {
+    move |x, y| op.on_floats(x.into(), y.into()) as f32
 }
 
 #[inline(always)]
@@ -119,113 +146,86 @@ unsafe fn keep_nan<S: Simd>(x: S::V, y: S::V) -> S::V {
     S::select(S::is_nan(x), x, y)
 }
 
-define_unary! {
-    Abs {} => <S> |x| S::abs(x);
-    Neg {} => <S> |x| S::neg(x);
-    /// -1, 0 or 1; NaN stays.
-    Sign {} => <S> |x| {
+unary_functions! {
+    truths {
+        IsNan => |x| x.is_nan();
+        IsInf => |x| x.is_infinite();
+    }
+    Abs => <S> |x| S::abs(x);
+    Neg => <S> |x| S::neg(x);
+    Sign => <S> |x| {
         let one = S::select(S::eq(x, S::zero()), x, S::with_sign(S::splat(1.0), x));
         keep_nan::<S>(x, one)
     };
-    Floor {} => <S> |x| S::floor(x);
-    Ceil {} => <S> |x| S::ceil(x);
-    Trunc {} => <S> |x| S::trunc(x);
-    /// To the nearest integer, ties to even.
-    Round {} => <S> |x| S::round(x);
-    Square {} => <S> |x| S::mul(x, x);
-    Sqrt {} => <S> |x| S::sqrt(x);
-    Rsqrt {} => <S> |x| S::div(S::splat(1.0), S::sqrt(x));
-    Recip {} => <S> |x| S::div(S::splat(1.0), x);
-    Exp {} => <S> |x| funcs::exp::<S>(x);
-    Exp2 {} => <S> |x| funcs::exp2::<S>(x);
-    Expm1 {} => <S> |x| funcs::expm1::<S>(x);
-    Log {} => <S> |x| funcs::log::<S>(x);
-    Log2 {} => <S> |x| funcs::log2::<S>(x);
-    Log10 {} => <S> |x| lanewise::<S>(x, f32::log10);
-    Log1p {} => <S> |x| funcs::log1p::<S>(x);
-    Sin {} => <S> |x| funcs::sin_cos::<S>(x, true);
-    Cos {} => <S> |x| funcs::sin_cos::<S>(x, false);
-    Tan {} => <S> |x| lanewise::<S>(x, |x| f64::from(x).tan() as f32);
-    Asin {} => <S> |x| lanewise::<S>(x, f32::asin);
-    Acos {} => <S> |x| lanewise::<S>(x, f32::acos);
-    Atan {} => <S> |x| lanewise::<S>(x, f32::atan);
-    Sinh {} => <S> |x| lanewise::<S>(x, f32::sinh);
-    Cosh {} => <S> |x| lanewise::<S>(x, f32::cosh);
-    Asinh {} => <S> |x| lanewise::<S>(x, |x| f64::from(x).asinh() as f32);
-    Acosh {} => <S> |x| lanewise::<S>(x, |x| f64::from(x).acosh() as f32);
-    Atanh {} => <S> |x| lanewise::<S>(x, |x| f64::from(x).atanh() as f32);
-    Tanh {} => <S> |x| funcs::tanh::<S>(x);
-    Sigmoid {} => <S> |x| funcs::sigmoid::<S>(x);
-    Erf {} => <S> |x| funcs::erf::<S>(x);
-    Relu {} => <S> |x| S::max(S::zero(), x);
-    /// `x Φ(x)` by erf.
-    Gelu {} => <S> |x| funcs::gelu::<S>(x);
-    /// The tanh approximation of GELU.
-    GeluTanh {} => <S> |x| funcs::gelu_tanh::<S>(x);
-    /// `x sigmoid(x)`.
-    Silu {} => <S> |x| S::mul(x, funcs::sigmoid::<S>(x));
-    /// `x sigmoid(1.702 x)`.
-    QuickGelu {} => <S> |x| S::mul(x, funcs::sigmoid::<S>(S::mul(x, S::splat(1.702))));
-    Softplus {} => <S> |x| funcs::softplus::<S>(x);
-    Softsign {} => <S> |x| S::div(x, S::add(S::splat(1.0), S::abs(x)));
-    Mish {} => <S> |x| funcs::mish::<S>(x);
-    /// `x clip(x / 6 + 1/2, 0, 1)`.
-    HardSwish {} => <S> |x| {
+    Floor => <S> |x| S::floor(x);
+    Ceil => <S> |x| S::ceil(x);
+    Trunc => <S> |x| S::trunc(x);
+    Round => <S> |x| S::round(x);
+    Sqrt => <S> |x| S::sqrt(x);
+    Rsqrt => <S> |x| S::div(S::splat(1.0), S::sqrt(x));
+    Recip => <S> |x| S::div(S::splat(1.0), x);
+    Exp => <S> |x| funcs::exp::<S>(x);
+    Exp2 => <S> |x| funcs::exp2::<S>(x);
+    Expm1 => <S> |x| funcs::expm1::<S>(x);
+    Log => <S> |x| funcs::log::<S>(x);
+    Log2 => <S> |x| funcs::log2::<S>(x);
+    Log1p => <S> |x| funcs::log1p::<S>(x);
+    Sin => <S> |x| funcs::sin_cos::<S>(x, true);
+    Cos => <S> |x| funcs::sin_cos::<S>(x, false);
+    Tan => <S> |x| lanewise::<S>(x, |x| f64::from(x).tan() as f32);
+    Asin => <S> |x| lanewise::<S>(x, f32::asin);
+    Acos => <S> |x| lanewise::<S>(x, f32::acos);
+    Atan => <S> |x| lanewise::<S>(x, f32::atan);
+    Sinh => <S> |x| lanewise::<S>(x, f32::sinh);
+    Cosh => <S> |x| lanewise::<S>(x, f32::cosh);
+    Asinh => <S> |x| lanewise::<S>(x, |x| f64::from(x).asinh() as f32);
+    Acosh => <S> |x| lanewise::<S>(x, |x| f64::from(x).acosh() as f32);
+    Atanh => <S> |x| lanewise::<S>(x, |x| f64::from(x).atanh() as f32);
+    Tanh => <S> |x| funcs::tanh::<S>(x);
+    Sigmoid => <S> |x| funcs::sigmoid::<S>(x);
+    Erf => <S> |x| funcs::erf::<S>(x);
+    Relu => <S> |x| S::max(S::zero(), x);
+    Gelu => <S> |x| funcs::gelu::<S>(x);
+    GeluTanh => <S> |x| funcs::gelu_tanh::<S>(x);
+    Silu => <S> |x| S::mul(x, funcs::sigmoid::<S>(x));
+    Softplus => <S> |x| funcs::softplus::<S>(x);
+    Mish => <S> |x| funcs::mish::<S>(x);
+    // `x clip(x / 6 + 1/2, 0, 1)`.
+    HardSwish => <S> |x| {
         let gate = S::fma(x, S::splat(1.0 / 6.0), S::splat(0.5));
         S::mul(x, S::min(S::splat(1.0), S::max(S::zero(), gate)))
     };
-    /// `clip(alpha x + beta, 0, 1)`.
-    HardSigmoid { alpha, beta } => <S> |x| S::min(S::splat(1.0), S::max(S::zero(), S::fma(x, alpha, beta)));
-    /// `x` above zero, else `alpha (exp(x) - 1)`.
-    Elu { alpha } => <S> |x| S::select(S::lt(S::zero(), x), x, S::mul(alpha, funcs::expm1::<S>(x)));
-    /// `gamma (x above zero, else alpha (exp(x) - 1))`.
-    Selu { alpha, gamma } => <S> |x| {
-        S::mul(gamma, S::select(S::lt(S::zero(), x), x, S::mul(alpha, funcs::expm1::<S>(x))))
-    };
-    /// `x` above zero, else `alpha (exp(x / alpha) - 1)`.
-    Celu { alpha } => <S> |x| {
-        S::select(S::lt(S::zero(), x), x, S::mul(alpha, funcs::expm1::<S>(S::div(x, alpha))))
-    };
-    /// `x` from zero on, else `alpha x`.
-    LeakyRelu { alpha } => <S> |x| S::select(S::lt(x, S::zero()), S::mul(alpha, x), x);
-    /// `x` above alpha, else 0.
-    ThresholdedRelu { alpha } => <S> |x| keep_nan::<S>(x, S::select(S::lt(alpha, x), x, S::zero()));
-    /// `min(max(x, lo), hi)`.
-    Clip { lo, hi } => <S> |x| S::min(hi, S::max(lo, x));
-    /// `scale x + shift`.
-    Affine { scale, shift } => <S> |x| S::fma(x, scale, shift);
+    Not => <S> |x| S::select(S::eq(x, S::zero()), S::splat(1.0), S::zero());
 }
 
-define_binary! {
+binary_functions! {
+    comparisons { Eq Ne Lt Le Gt Ge }
     Add => <S> |x, y| S::add(x, y);
     Sub => <S> |x, y| S::sub(x, y);
     Mul => <S> |x, y| S::mul(x, y);
     Div => <S> |x, y| S::div(x, y);
-    /// NaN when either is.
     Min => <S> |x, y| keep_nan::<S>(x, S::min(x, y));
-    /// NaN when either is.
     Max => <S> |x, y| keep_nan::<S>(x, S::max(x, y));
-    /// C's `pow`.
     Pow => <S> |x, y| lanewise2::<S>(x, y, funcs::pow1);
-    /// The remainder with the sign of x: C's `fmod`.
     Rem => <S> |x, y| lanewise2::<S>(x, y, |x, y| x % y);
-    /// The remainder with the sign of y: Python's `%`.
-    FloorMod => <S> |x, y| lanewise2::<S>(x, y, |x, y| {
+    Mod => <S> |x, y| lanewise2::<S>(x, y, |x, y| {
         let r = x % y;
         if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
     });
-    /// `x` from zero on, else `y x`.
-    PRelu => <S> |x, y| S::select(S::lt(x, S::zero()), S::mul(x, y), x);
-    /// `(x - y)²`.
-    SquaredDifference => <S> |x, y| S::mul(S::sub(x, y), S::sub(x, y));
     Atan2 => <S> |x, y| lanewise2::<S>(x, y, f32::atan2);
+    // No graph has these of floats.
+    And => <S> |x, y| lanewise2::<S>(x, y, by_definition(BinaryOp::And));
+    Or => <S> |x, y| lanewise2::<S>(x, y, by_definition(BinaryOp::Or));
+    Xor => <S> |x, y| lanewise2::<S>(x, y, by_definition(BinaryOp::Xor));
+    Shl => <S> |x, y| lanewise2::<S>(x, y, by_definition(BinaryOp::Shl));
+    Shr => <S> |x, y| lanewise2::<S>(x, y, by_definition(BinaryOp::Shr));
 }
 
-simd_dispatch! { unsafe fn run1<F: UnaryOp>(f: F, dst: *mut f32, src: *const f32, n: usize) = run1_body }
-simd_dispatch! { unsafe fn run2<F: BinaryOp>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) = run2_body }
+simd_dispatch! { unsafe fn run1<F: Unary>(f: F, dst: *mut f32, src: *const f32, n: usize) = run1_body }
+simd_dispatch! { unsafe fn run2<F: Binary>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) = run2_body }
 
 #[inline(always)]
-unsafe fn run1_body<S: Simd, F: UnaryOp>(f: F, dst: *mut f32, src: *const f32, n: usize) {
+unsafe fn run1_body<S: Simd, F: Unary>(f: F, dst: *mut f32, src: *const f32, n: usize) {
     let mut i = 0;
     while i + S::LANES <= n {
         S::store(dst.add(i), f.eval::<S>(S::load(src.add(i))));
@@ -254,7 +254,7 @@ macro_rules! loop2 {
 }
 
 #[inline(always)]
-unsafe fn run2_body<S: Simd, F: BinaryOp>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) {
+unsafe fn run2_body<S: Simd, F: Binary>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) {
     match (a, b) {
         (Input::Array(a), Input::Array(b)) => {
             loop2!(S, dst, n, f, |i| S::load(a.add(i)), S::load(b.add(i));

@@ -228,8 +228,7 @@ fn ends_that_are_not_sure_are_not_read() {
     form.scales[3] = f32::NAN;
     assert!(form.ends(40, |_| 0).is_none(), "a scale that is no number");
     form.scales[3] = 1.0;
-    form.stages
-        .push(Stage::Function(Isa::detect(), crate::cpu::kernels::math::Unary::Exp {}));
+    form.stages.push(Stage::Function(Isa::detect(), ir::op::UnaryOp::Exp));
     assert!(form.ends(40, |_| 0).is_none(), "a function");
 }
 

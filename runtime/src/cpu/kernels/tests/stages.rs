@@ -1,8 +1,10 @@
 //! Stages of floats that lie one after another, lookups, and sums that become bytes.
 
+use ir::op::UnaryOp;
+
 use super::Rng;
 use crate::cpu::kernels::Isa;
-use crate::cpu::kernels::math::{Unary, unary};
+use crate::cpu::kernels::math::unary;
 use crate::cpu::kernels::stages::{Across, Stage, StageOp, StageOut, Stored, Sums, finish, stages_of_floats};
 
 /// Stores floats one after another.
@@ -52,7 +54,7 @@ fn floats_of_every_count_go_through_stages() {
 fn functions_of_stages_are_those_of_blocks() {
     let mut rng = Rng(22);
     for isa in Isa::all() {
-        for function in [Unary::Gelu {}, Unary::Tanh {}, Unary::Exp {}] {
+        for function in [UnaryOp::Gelu, UnaryOp::Tanh, UnaryOp::Exp] {
             for n in (0..70).chain([129, 300]) {
                 let mut from = rng.floats(n);
                 for (x, special) in from
