@@ -6,7 +6,7 @@
 
 use ir::dim::Symbols;
 use ir::library::{GemmEpilogue, GemmScale, LibraryCall, LibraryOp};
-use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp};
+use ir::op::Composite;
 use ir::{DType, Graph, NodeId, Op, Target, TensorType};
 
 /// The share of a pointwise op's traffic and launch that fusion leaves.
@@ -92,7 +92,7 @@ impl CostModel<'_> {
             Op::Iota { .. } => 0.01,
             Op::View(_) => 0.02 * launch + 0.02 * self.transfer(written),
             Op::Elementwise(kind) => {
-                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * f64::from(weight(kind)) / vector
+                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * f64::from(kind.cost()) / vector
             }
             Op::Reduce { .. } => 0.6 * launch + self.transfer(read + written),
             Op::Contract(_) | Op::Conv(_) => launch + self.contraction(op, operands, results, GENERATED_EFFICIENCY),
@@ -139,7 +139,7 @@ impl CostModel<'_> {
     /// and reading its other operands.
     pub fn as_epilogue(&self, op: &Op, others: &[&TensorType], result: &TensorType) -> f64 {
         let weight = match op {
-            Op::Elementwise(kind) => f64::from(weight(kind)),
+            Op::Elementwise(kind) => f64::from(kind.cost()),
             _ => 0.0,
         };
         let vector = self.target.vector_f32_tflops * 1e6;
@@ -157,70 +157,5 @@ impl CostModel<'_> {
     /// Returns the microseconds of a set of nodes.
     pub fn nodes(&self, graph: &Graph, ids: &[NodeId]) -> f64 {
         ids.iter().map(|id| self.node(graph, *id)).sum()
-    }
-}
-
-/// Vector operations an element, roughly: the one table, of which every op has a place.
-pub fn weight(op: &Elementwise) -> u32 {
-    match op {
-        Elementwise::Unary(op) => match op {
-            UnaryOp::Neg
-            | UnaryOp::Abs
-            | UnaryOp::Sign
-            | UnaryOp::Floor
-            | UnaryOp::Ceil
-            | UnaryOp::Round
-            | UnaryOp::Trunc
-            | UnaryOp::Relu
-            | UnaryOp::Not
-            | UnaryOp::IsNan
-            | UnaryOp::IsInf => 1,
-            UnaryOp::HardSwish => FEW,
-            UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4,
-            UnaryOp::Exp
-            | UnaryOp::Expm1
-            | UnaryOp::Log
-            | UnaryOp::Log1p
-            | UnaryOp::Exp2
-            | UnaryOp::Log2
-            | UnaryOp::Sin
-            | UnaryOp::Cos
-            | UnaryOp::Tan
-            | UnaryOp::Asin
-            | UnaryOp::Acos
-            | UnaryOp::Atan
-            | UnaryOp::Sinh
-            | UnaryOp::Cosh
-            | UnaryOp::Tanh
-            | UnaryOp::Asinh
-            | UnaryOp::Acosh
-            | UnaryOp::Atanh
-            | UnaryOp::Sigmoid
-            | UnaryOp::Softplus
-            | UnaryOp::Silu => 8,
-            UnaryOp::Erf | UnaryOp::Gelu | UnaryOp::GeluTanh | UnaryOp::Mish => 16,
-        },
-        Elementwise::Binary(op) => match op {
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Max
-            | BinaryOp::Min
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shl
-            | BinaryOp::Shr
-            | BinaryOp::Eq
-            | BinaryOp::Ne
-            | BinaryOp::Lt
-            | BinaryOp::Le
-            | BinaryOp::Gt
-            | BinaryOp::Ge => 1,
-            BinaryOp::Div => 4,
-            BinaryOp::Rem | BinaryOp::Mod => 8,
-            BinaryOp::Pow | BinaryOp::Atan2 => 16,
-        },
-        Elementwise::Select | Elementwise::Cast(_) => 1,
     }
 }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use ir::dim::Symbols;
 use ir::entity::Entity;
 use ir::graph::{Check, Constant, Node, Output};
-use ir::op::{Composite, Elementwise, UnaryOp};
+use ir::op::{Composite, Elementwise, UnaryKind, UnaryLaw};
 use ir::types::Scalar;
 use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Value};
 use smallvec::SmallVec;
@@ -450,9 +450,7 @@ fn rounded(graph: &Graph) -> Vec<bool> {
     let mut rounded = vec![false; graph.nodes().len()];
     for (id, node) in graph.nodes().iter().rev() {
         let rounds = match node.op {
-            Op::Elementwise(Elementwise::Unary(op)) => {
-                matches!(op, UnaryOp::Round | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc)
-            }
+            Op::Elementwise(Elementwise::Unary(op)) => op.kind() == UnaryKind::Rounding,
             Op::Elementwise(Elementwise::Cast(to)) => {
                 graph.ty(node.operands[0]).dtype.is_float() && (to.is_int() || to.is_float() && to.bits() == 8)
             }
@@ -461,7 +459,7 @@ fn rounded(graph: &Graph) -> Vec<bool> {
         };
         let passes_on = match node.op {
             Op::View(_) | Op::Elementwise(Elementwise::Select | Elementwise::Cast(_)) => true,
-            Op::Elementwise(Elementwise::Unary(op)) => matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu),
+            Op::Elementwise(Elementwise::Unary(op)) => op.is(UnaryLaw::PiecewiseLinear),
             Op::Elementwise(Elementwise::Binary(op)) => !op.is_comparison(),
             _ => false,
         };

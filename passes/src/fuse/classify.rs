@@ -4,7 +4,7 @@ use ir::op::{Composite, Gather, View};
 use ir::schedule::RegionKind;
 use ir::{Graph, NodeId, Op};
 
-use crate::cost::{FEW, weight};
+use crate::cost::FEW;
 
 /// The part a node plays in fusion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,7 +101,7 @@ pub fn is_invertible_view(op: &Op) -> bool {
 /// Says whether computing the node costs more than a few instructions an element.
 pub fn is_costly(op: &Op) -> bool {
     match op {
-        Op::Elementwise(op) => weight(op) > FEW,
+        Op::Elementwise(op) => op.cost() > FEW,
         Op::Gather(Gather::Take { .. } | Gather::Elements { .. } | Gather::Nd { .. }) | Op::Random { .. } => true,
         // A choice between tensors for each element: fine once, not at every tap of a window.
         Op::View(View::Concat { .. }) => true,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use indexmap::IndexMap;
 use ir::graph::eval::scalar::identity;
 use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId, Winograd};
-use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp};
+use ir::op::{BinaryKind, BinaryLaw, BinaryOp, Elementwise, ReduceOp, UnaryOp};
 use ir::schedule::Region;
 use ir::{DType, Dim, Graph, NodeId, Scalar, Shape, Table, Value};
 
@@ -100,20 +100,17 @@ pub fn arithmetic(dtype: DType) -> DType {
 
 /// The result of an operation on two index numbers, where it is one that index arithmetic uses and does not overflow.
 fn fold_index(op: BinaryOp, x: i64, y: i64) -> Option<Scalar> {
-    Some(match op {
-        BinaryOp::Add => Scalar::Int(x.checked_add(y)?),
-        BinaryOp::Sub => Scalar::Int(x.checked_sub(y)?),
-        BinaryOp::Mul => Scalar::Int(x.checked_mul(y)?),
-        BinaryOp::Max => Scalar::Int(x.max(y)),
-        BinaryOp::Min => Scalar::Int(x.min(y)),
-        BinaryOp::Lt => Scalar::Bool(x < y),
-        BinaryOp::Le => Scalar::Bool(x <= y),
-        BinaryOp::Gt => Scalar::Bool(x > y),
-        BinaryOp::Ge => Scalar::Bool(x >= y),
-        BinaryOp::Eq => Scalar::Bool(x == y),
-        BinaryOp::Ne => Scalar::Bool(x != y),
+    if let Some(order) = op.comparison() {
+        return Some(Scalar::Bool(order.holds(&x, &y)));
+    }
+    Some(Scalar::Int(match op {
+        BinaryOp::Add => x.checked_add(y)?,
+        BinaryOp::Sub => x.checked_sub(y)?,
+        BinaryOp::Mul => x.checked_mul(y)?,
+        BinaryOp::Max => x.max(y),
+        BinaryOp::Min => x.min(y),
         _ => return None,
-    })
+    }))
 }
 
 impl<'a> Builder<'a> {
@@ -370,17 +367,17 @@ impl<'a> Builder<'a> {
             }
             Elementwise::Binary(op) if nibble => {
                 let mut amount = operands[1];
-                if matches!(op, BinaryOp::Shl | BinaryOp::Shr) {
+                if op.kind() == BinaryKind::Shift {
                     // Amounts count modulo the width, which is 4 and not the 8 of the arithmetic.
                     let mask = self.number(self.exprs.dtype(amount), 3.0);
                     amount = self.binary(BinaryOp::And, amount, mask);
                 }
                 let e = self.binary(op, operands[0], amount);
-                let closed = matches!(
-                    op,
-                    BinaryOp::Max | BinaryOp::Min | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shr
-                );
-                if closed { e } else { self.round_trip(dtype, e) }
+                if op.is(BinaryLaw::Closed) {
+                    e
+                } else {
+                    self.round_trip(dtype, e)
+                }
             }
             Elementwise::Binary(op) => self.binary(op, operands[0], operands[1]),
             Elementwise::Select => self.select(operands[0], operands[1], operands[2]),

@@ -8,7 +8,7 @@
 //! before it would be a kernel.
 
 use ir::entity::Entity;
-use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp, View};
+use ir::op::{BinaryOp, Composite, Elementwise, UnaryLaw, UnaryOp, View};
 use ir::{DType, Graph, HostTensor, NodeId, Op, Table, Value};
 use smallvec::SmallVec;
 
@@ -170,11 +170,8 @@ fn magnitude(b: &Builder<'_>, value: Value, depth: u32) -> f64 {
         Op::View(View::Pad { .. }) => f64::INFINITY,
         Op::View(_) | Op::Elementwise(Elementwise::Cast(_)) => of(0),
         Op::Elementwise(Elementwise::Select) => of(1).max(of(2)),
-        Op::Elementwise(Elementwise::Unary(op)) => match op {
-            UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tanh | UnaryOp::Sigmoid | UnaryOp::Erf | UnaryOp::Sign => 1.0,
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu => of(0),
-            _ => f64::INFINITY,
-        },
+        Op::Elementwise(Elementwise::Unary(op)) if op.is(UnaryLaw::AtMostOne) => 1.0,
+        Op::Elementwise(Elementwise::Unary(op)) if op.is(UnaryLaw::PiecewiseLinear) => of(0),
         Op::Elementwise(Elementwise::Binary(op)) => match op {
             BinaryOp::Add | BinaryOp::Sub => of(0) + of(1),
             BinaryOp::Mul => of(0) * of(1),

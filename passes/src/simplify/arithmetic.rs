@@ -1,6 +1,6 @@
 //! Identities of arithmetic.
 
-use ir::op::{BinaryOp, Elementwise, UnaryOp};
+use ir::op::{BinaryKind, BinaryOp, Elementwise, UnaryLaw, UnaryOp};
 use ir::{DType, Op, Shape, Value};
 
 use super::broadcast_to;
@@ -77,20 +77,18 @@ fn constant_right(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     Ok(None)
 }
 
-/// `x + 0`, `x - 0`, `x · 1`, `x / 1`, `x ^ 1`, `x and true`, `x or false` → `x`.
+/// `x + 0`, `x · 1`, `x and true` → `x`, and whatever else has a number that changes nothing on its right.
 ///
 /// Of floats `x + 0` loses that `-0.0 + 0.0` is `+0.0`: see the [family's page](super).
 fn identity_element(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let Some(kind) = binary(op) else { return Ok(None) };
     let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
-    let is_bool = b.ty(x[0]).dtype == DType::Bool;
-    let neutral = match kind {
-        BinaryOp::Add | BinaryOp::Sub => c.as_f64() == 0.0 && !is_bool,
-        BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow => c.as_f64() == 1.0 && !is_bool,
-        BinaryOp::And => is_bool && c.as_bool(),
-        BinaryOp::Or => is_bool && !c.as_bool(),
-        BinaryOp::Shl | BinaryOp::Shr => c.as_i64() == 0,
-        _ => false,
+    let Some(number) = kind.right_identity() else {
+        return Ok(None);
+    };
+    let neutral = match b.ty(x[0]).dtype {
+        DType::Bool => kind.kind() == BinaryKind::Bits && c.as_bool() == (number != 0),
+        _ => c.as_f64() == number as f64,
     };
     match result_shape(b, x) {
         Some(shape) if neutral => broadcast_to(b, x[0], &shape).map(Some),
@@ -208,7 +206,7 @@ fn max_with_zero(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// `-(-x)`, `not not x` → `x`; `1/(1/x)` stays, as it rounds twice.
 fn inverse_pair(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Some(kind @ (UnaryOp::Neg | UnaryOp::Not)) = unary(op) else {
+    let Some(kind) = unary(op).filter(|kind| kind.is(UnaryLaw::Involution)) else {
         return Ok(None);
     };
     match b.def(x[0]) {
@@ -219,8 +217,7 @@ fn inverse_pair(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// `f(f(x))` → `f(x)` for ops that change nothing the second time.
 fn idempotent(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    use UnaryOp::{Abs, Ceil, Floor, Relu, Round, Sign, Trunc};
-    let Some(kind @ (Abs | Ceil | Floor | Relu | Round | Sign | Trunc)) = unary(op) else {
+    let Some(kind) = unary(op).filter(|kind| kind.is(UnaryLaw::Idempotent)) else {
         return Ok(None);
     };
     match b.def(x[0]) {

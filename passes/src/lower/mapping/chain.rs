@@ -5,11 +5,9 @@
 //! and nothing is faster than memory.
 
 use ir::kernel::{AttentionBody, AxisId, Expr, ExprId, FlashTiling};
-use ir::op::Elementwise;
 
 use super::Mapper;
 use super::contract::TILE_LATENCY;
-use crate::cost::weight;
 
 /// Clocks of a turn that nothing hides: two barriers, what is waited for, addresses.
 const TURN_LATENCY: f64 = 180.0;
@@ -84,10 +82,9 @@ impl Mapper<'_> {
         let mut instructions = NARROWING;
         self.walk(vec![score], |e| {
             instructions += match exprs[e] {
-                Expr::Unary(op, _) => f64::from(weight(&Elementwise::Unary(op))),
-                Expr::Binary(op, ..) => f64::from(weight(&Elementwise::Binary(op))),
-                Expr::Select(..) => f64::from(weight(&Elementwise::Select)),
-                Expr::Load { .. } | Expr::Cast(..) => 1.0,
+                Expr::Unary(op, _) => f64::from(op.cost()),
+                Expr::Binary(op, ..) => f64::from(op.cost()),
+                Expr::Select(..) | Expr::Load { .. } | Expr::Cast(..) => 1.0,
                 _ => 0.0,
             };
             !matches!(exprs[e], Expr::Load { .. })
