@@ -20,7 +20,6 @@ use std::collections::{HashMap, HashSet};
 
 use egg::{Id, Language};
 use ir::entity::Entity;
-use ir::op::{BinaryOp, Composite, Elementwise, ReduceOp, UnaryOp};
 use ir::{Graph, NodeId, Op, TensorType};
 use smallvec::SmallVec;
 
@@ -29,7 +28,6 @@ use crate::cost::CostModel;
 use crate::error::PassFault;
 use crate::report::Fired;
 use crate::rewrite::Builder;
-use crate::route::miopen;
 use crate::runner::{Context, Pass};
 use emit::Emitter;
 use extract::{Choices, Cost};
@@ -89,32 +87,28 @@ struct Stage {
     name: &'static str,
     /// Wholes, spellings and brackets, with simplification of what they leave; or products and their epilogues.
     recognizes: bool,
-    /// Says whether a region with this node is worth loading.
-    trigger: fn(&Graph, NodeId) -> bool,
 }
 
 const CHOICE: Stage = Stage {
     name: "egraph",
     recognizes: true,
-    trigger: is_trigger,
 };
 
 const ROUTES: Stage = Stage {
     name: "route",
     recognizes: false,
-    trigger: |g, id| matches!(g.node(id).op, Op::Contract(_) | Op::Conv(_)),
 };
 
 fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) -> Result<Graph, PassFault> {
     let options = context.options;
     let ships = |name: &str| name != rules::HIPBLASLT || context.target.hipblaslt;
     let enabled = |name: &str| options.enabled(name) && ships(name);
-    let asks = |id: NodeId| options.prefer_calls && !stage.recognizes && miopen::may_be_asked(&graph.node(id).op);
-    let triggered: Vec<bool> = graph
-        .nodes()
-        .keys()
-        .map(|id| (stage.trigger)(graph, id) || asks(id))
-        .collect();
+    let signs = match stage.recognizes {
+        true => rules::signs(),
+        false => rules::route_signs(options.prefer_calls),
+    };
+    let nodes = graph.nodes().values();
+    let worth: Vec<bool> = nodes.map(|node| signs.iter().any(|sign| sign(&node.op))).collect();
     let masked = stage.recognizes && graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
     let positions = masked.then(|| index::KnownElements::of(graph));
     let uses = use_counts(graph);
@@ -147,7 +141,7 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
         },
     };
     for span in region::cut(graph, limits.region, limits.context) {
-        if span.nodes.clone().any(|i| triggered[i]) {
+        if span.nodes.clone().any(|i| worth[i]) {
             chooser.choose(&mut builder, &span)?;
         }
         for i in span.nodes {
@@ -155,23 +149,6 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
         }
     }
     Ok(builder.finish(&mut context.fired))
-}
-
-/// Says whether some rule's whole ends at this op; regions without any are copied as they are.
-fn is_trigger(g: &Graph, id: NodeId) -> bool {
-    let node = g.node(id);
-    match &node.op {
-        Op::Elementwise(Elementwise::Unary(op)) => matches!(
-            op,
-            UnaryOp::Erf | UnaryOp::Tanh | UnaryOp::Sigmoid | UnaryOp::Exp | UnaryOp::Softplus | UnaryOp::Log
-        ),
-        // A clamp of hard swish; a ReLU alone is none.
-        Op::Elementwise(Elementwise::Binary(BinaryOp::Min)) => true,
-        Op::Reduce { op, .. } => matches!(op, ReduceOp::Mean | ReduceOp::Sum),
-        Op::Composite(Composite::Softmax { .. } | Composite::LayerNorm { .. } | Composite::RmsNorm { .. }) => true,
-        Op::Contract(_) => true,
-        _ => false,
-    }
 }
 
 /// The last node that reads each node; `usize::MAX` for outputs.

@@ -31,6 +31,7 @@ const MAX_STEPS: u32 = 6;
 /// The recogniser.
 pub const RULES: &[Recognizer] = &[Recognizer {
     name: "attention",
+    sign: |op| matches!(op, Op::Contract(_) | Op::Composite(Composite::Softmax { .. })),
     find,
 }];
 

@@ -26,6 +26,7 @@ use crate::route::{miopen, rocblas};
 /// The recogniser of products with an epilogue.
 pub const EPILOGUE: Recognizer = Recognizer {
     name: "epilogue",
+    sign: is_product,
     find: epilogue,
 };
 
@@ -33,11 +34,13 @@ pub const EPILOGUE: Recognizer = Recognizer {
 pub const LIBRARIES: &[Recognizer] = &[
     Recognizer {
         name: super::ROCBLAS,
+        sign: is_product,
         find: |r, class| library(r, class, rocblas::call),
     },
     super::library_epilogue::HIPBLASLT,
     Recognizer {
         name: super::MIOPEN,
+        sign: is_product,
         find: |r, class| library(r, class, miopen::call),
     },
 ];
@@ -45,6 +48,7 @@ pub const LIBRARIES: &[Recognizer] = &[
 /// The calls that are only looked for where calls are asked for.
 pub const ASKED: &[Recognizer] = &[Recognizer {
     name: "miopen_asked",
+    sign: miopen::may_be_asked,
     find: |r, class| library(r, class, miopen::asked),
 }];
 

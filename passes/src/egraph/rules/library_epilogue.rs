@@ -27,6 +27,7 @@ use crate::route::hipblaslt;
 /// The recogniser of hipBLASLt's products.
 pub const HIPBLASLT: Recognizer = Recognizer {
     name: "hipblaslt",
+    sign: |op| matches!(op, Op::Contract(_)),
     find,
 };
 

@@ -16,11 +16,15 @@ use ir::entity::Entity;
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, View};
 use ir::{DType, Dim, HostTensor, Op, Value};
 
+use super::Sign;
 use crate::egraph::language::{Enode, Graph, Group, Made, Payload, Region};
 use crate::egraph::term::Term;
 
 /// The rule's name.
 pub const NAME: &str = "merge_contractions";
+
+/// A contraction.
+pub const SIGN: Sign = |op| matches!(op, Op::Contract(_));
 
 /// Joined weights are at most this many elements.
 const MAX_ELEMENTS: usize = 1 << 28;

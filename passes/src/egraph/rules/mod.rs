@@ -16,8 +16,8 @@ pub mod softmax;
 
 use egg::{Applier, Id, Pattern, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
 use half::{bf16, f16};
-use ir::DType;
 use ir::convert::round_to;
+use ir::{DType, Op};
 
 use super::language::{Enode, Graph, Region};
 use super::term::{Found, Reader, Term};
@@ -32,10 +32,15 @@ pub const ROCBLAS: &str = "rocblas";
 /// The rule that puts a convolution of MIOpen beside a generated one.
 pub const MIOPEN: &str = "miopen";
 
+/// Says whether an op is one that every match of a rule has and that most graphs have few of. Regions without any are
+/// copied as they are.
+pub type Sign = fn(&Op) -> bool;
+
 /// A rule as data.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub name: &'static str,
+    pub sign: Sign,
     pub from: String,
     pub to: String,
     /// Variables and the numbers they must be, as far as their type can say them ([`is_about`]).
@@ -46,6 +51,7 @@ pub struct Spec {
 #[derive(Clone, Copy)]
 pub struct Recognizer {
     pub name: &'static str,
+    pub sign: Sign,
     /// Returns every match whose whole is the class.
     pub find: fn(Reader<'_, '_>, Id) -> Vec<Found>,
 }
@@ -64,6 +70,22 @@ pub fn recognizers() -> impl Iterator<Item = Recognizer> {
         .into_iter()
         .flatten()
         .copied()
+}
+
+/// Returns the signs of the rules of recognition and choice.
+pub fn signs() -> Vec<Sign> {
+    let specs = specs().into_iter().map(|s| s.sign);
+    specs
+        .chain(recognizers().map(|r| r.sign))
+        .chain([merge::SIGN])
+        .collect()
+}
+
+/// Returns the signs of the rules of products and their epilogues; `asked` as for [`compile_routes`].
+pub fn route_signs(asked: bool) -> Vec<Sign> {
+    let asked = epilogue::ASKED.iter().filter(|_| asked);
+    let all = epilogue::LIBRARIES.iter().chain(asked).chain([&epilogue::EPILOGUE]);
+    all.map(|r| r.sign).collect()
 }
 
 /// Returns the names of all rules, each once.
@@ -250,6 +272,8 @@ impl<'a> Applier<Enode, Region<'a>> for Whole {
 
 #[cfg(test)]
 mod tests {
+    use ir::op::{BinaryOp, Contract, UnaryOp};
+
     use super::*;
 
     #[test]
@@ -259,5 +283,22 @@ mod tests {
         }
         let all = specs().len() + recognizers().count() + 1;
         assert_eq!(all, compile(|_| true).len());
+    }
+
+    /// A pattern whose sign is not in it would never be looked for.
+    #[test]
+    fn every_pattern_has_its_sign() {
+        let unary = UnaryOp::ALL.iter().map(|op| (op.name(), Op::unary(*op)));
+        let binary = BinaryOp::ALL.iter().map(|op| (op.name(), Op::binary(*op)));
+        let product = Op::Contract(Contract {
+            transpose_lhs: false,
+            transpose_rhs: false,
+            out: DType::F32,
+        });
+        let ops: Vec<(&str, Op)> = unary.chain(binary).chain([("matmul.", product)]).collect();
+        for spec in specs().into_iter().filter(|spec| spec.name != COMMUTE) {
+            let (name, _) = ops.iter().find(|(_, op)| (spec.sign)(op)).expect("an op");
+            assert!(spec.from.contains(&format!("({name}")), "{}: {}", spec.name, spec.from);
+        }
     }
 }

@@ -21,17 +21,27 @@ use crate::egraph::term::{Found, Reader, Term};
 pub const RULES: &[Recognizer] = &[
     Recognizer {
         name: "norm",
+        sign: |op| matches!(op, Op::Reduce { op: ReduceOp::Mean, .. }),
         find: norm,
     },
     Recognizer {
         name: "norm_scale",
+        sign: is_norm,
         find: scale,
     },
     Recognizer {
         name: "norm_bias",
+        sign: is_norm,
         find: bias,
     },
 ];
+
+fn is_norm(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Composite(Composite::LayerNorm { .. } | Composite::RmsNorm { .. })
+    )
+}
 
 /// `mean(c · c) + ε` over trailing axes, under whatever was around it.
 struct Variance {

@@ -17,14 +17,17 @@ use crate::egraph::term::{Found, Reader, Term, Two};
 pub const RULES: &[Recognizer] = &[
     Recognizer {
         name: "softmax",
+        sign: |op| *op == Op::unary(UnaryOp::Exp) || matches!(op, Op::Reduce { op: ReduceOp::Sum, .. }),
         find: softmax,
     },
     Recognizer {
         name: "log_softmax",
+        sign: |op| *op == Op::unary(UnaryOp::Log),
         find: log_softmax,
     },
     Recognizer {
         name: "log_of_softmax",
+        sign: |op| *op == Op::unary(UnaryOp::Log),
         find: log_of_softmax,
     },
 ];
