@@ -5,7 +5,7 @@
 //! inside that branch, as `?:`, or as `if`/`else` when the branch has locals of its own.
 
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, VarId};
-use ir::op::{BinaryOp, UnaryKind, UnaryOp};
+use ir::op::{BinaryKind, BinaryOp, Level, Logical, Spelling, UnaryKind, UnaryOp};
 use ir::target::Target;
 use ir::{DType, Dim, Entity, Scalar, Symbols, dim};
 
@@ -17,23 +17,6 @@ use crate::types::{is_nibble, literal, spelling};
 
 /// An operand longer than this gets a line and a name of its own.
 const LONG: usize = 72;
-
-/// Binding strength, C++'s.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    Conditional,
-    Or,
-    And,
-    BitOr,
-    BitXor,
-    BitAnd,
-    Equality,
-    Relation,
-    Sum,
-    Product,
-    Unary,
-    Primary,
-}
 
 /// Text and how strongly it binds.
 struct Spelled {
@@ -584,79 +567,39 @@ impl<'a> Printer<'a> {
 
     fn binary(&self, op: BinaryOp, e: ExprId, a: ExprId, b: ExprId) -> Spelled {
         let dtype = self.kernel.exprs.dtype(a);
-        let infix = |symbol: &str, level: Level, right: Level| {
-            let (mut x, y) = (self.spell(a).at(level), self.spell(b).at(right));
-            // Two ints whose result does not fit one.
-            let wide = dtype == DType::I64 && !op.is_comparison() && !self.facts.is_int[e.index()];
-            if wide && self.facts.is_int[a.index()] && self.facts.is_int[b.index()] {
-                x = format!("i64({x})");
-            }
+        if dtype.is_int() && !op.is_comparison() {
+            return self.binary_int(op, e, a, b);
+        }
+        let infix = |(symbol, level): (&str, Level)| {
+            let (x, y) = (self.spell(a).at(level), self.spell(b).at(level.stronger()));
             Spelled {
                 text: format!("{x} {symbol} {y}"),
                 level,
             }
         };
-        let left = |symbol: &str, level: Level, above: Level| infix(symbol, level, above);
-        let call = |f: &str| Spelled::primary(format!("math::{f}({}, {})", self.spell(a).text, self.spell(b).text));
-        if let Some((symbol, level, above)) = comparison(op) {
-            return left(symbol, level, above);
-        }
-        if dtype == DType::Bool {
-            return match op {
-                BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => left("&&", Level::And, Level::BitOr),
-                BinaryOp::Or | BinaryOp::Add | BinaryOp::Max => left("||", Level::Or, Level::And),
-                BinaryOp::Xor | BinaryOp::Sub => left("!=", Level::Equality, Level::Relation),
-                // Verified kernels have none of them on bools; comparisons are spelled above.
-                BinaryOp::Div
-                | BinaryOp::Rem
-                | BinaryOp::Mod
-                | BinaryOp::Pow
-                | BinaryOp::Atan2
-                | BinaryOp::Shl
-                | BinaryOp::Shr
-                | BinaryOp::Eq
-                | BinaryOp::Ne
-                | BinaryOp::Lt
-                | BinaryOp::Le
-                | BinaryOp::Gt
-                | BinaryOp::Ge => Spelled::primary("false"),
-            };
-        }
-        if dtype.is_int() {
-            return self.binary_int(op, e, a, b);
-        }
-        let zero = if dtype == DType::F64 { "0.0" } else { "0.0f" };
-        let truth = |joint: &str| {
-            let (x, y) = (self.spell(a).at(Level::Sum), self.spell(b).at(Level::Sum));
-            let t = spelling(dtype);
-            Spelled::primary(format!("{t}(({x} != {zero}) {joint} ({y} != {zero}))"))
-        };
-        match op {
-            BinaryOp::Add => self
-                .multiply_add(a, b)
-                .unwrap_or_else(|| left("+", Level::Sum, Level::Product)),
-            BinaryOp::Sub => left("-", Level::Sum, Level::Product),
-            BinaryOp::Mul => left("*", Level::Product, Level::Unary),
-            BinaryOp::Div => left("/", Level::Product, Level::Unary),
-            BinaryOp::Rem => call("rem"),
-            BinaryOp::Mod => call("floor_rem"),
-            BinaryOp::Pow => call("pow"),
-            BinaryOp::Max => call("max"),
-            BinaryOp::Min => call("min"),
-            BinaryOp::Atan2 => call("atan2"),
-            BinaryOp::And => truth("&&"),
-            BinaryOp::Or => truth("||"),
-            BinaryOp::Xor => truth("!="),
-            BinaryOp::Shl | BinaryOp::Shr => {
-                let (x, y) = (self.spell(a).at(Level::Product), self.spell(b).text);
-                let symbol = if op == BinaryOp::Shl { '*' } else { '/' };
-                Spelled {
-                    text: format!("{x} {symbol} math::exp2({y})"),
-                    level: Level::Product,
-                }
+        let logical = op.logical().map(|logical| match logical {
+            Logical::And => ("&&", Level::And),
+            Logical::Or => ("||", Level::Or),
+            Logical::Xor => ("!=", Level::Equality),
+        });
+        let Spelling { operator, float, .. } = op.spelling();
+        match (op.kind(), operator, float) {
+            (BinaryKind::Comparison(_), Some(operator), _) => infix(operator),
+            // Verified kernels have no others of bools.
+            _ if dtype == DType::Bool => logical.map_or_else(|| Spelled::primary("false"), infix),
+            (BinaryKind::Bits, ..) => {
+                let zero = if dtype == DType::F64 { "0.0" } else { "0.0f" };
+                let (x, y) = (self.spell(a).at(Level::Sum), self.spell(b).at(Level::Sum));
+                let (joint, t) = (logical.map_or("!=", |(symbol, _)| symbol), spelling(dtype));
+                Spelled::primary(format!("{t}(({x} != {zero}) {joint} ({y} != {zero}))"))
             }
-            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
-                Spelled::primary("false") // spelled above
+            (_, Some(operator), None) => {
+                let fused = (op == BinaryOp::Add).then(|| self.multiply_add(a, b)).flatten();
+                fused.unwrap_or_else(|| infix(operator))
+            }
+            (_, _, float) => {
+                let (f, x, y) = (float.unwrap_or(op.name()), self.spell(a).text, self.spell(b).text);
+                Spelled::primary(format!("math::{f}({x}, {y})"))
             }
         }
     }
@@ -679,15 +622,14 @@ impl<'a> Printer<'a> {
         let dtype = self.kernel.exprs.dtype(a);
         // Index arithmetic does not overflow: plain operators, which compilers know how to strength-reduce.
         let index = dtype == DType::I64;
-        let exact = index && self.facts.is_exact[e.index()];
         let both_int = self.facts.is_int[a.index()] && self.facts.is_int[b.index()];
         let result_int = self.facts.is_int[e.index()];
         let t = match (index, result_int) {
             (true, true) => "int",
             _ => spelling(dtype),
         };
-        let infix = |symbol: &str, level: Level, right: Level| {
-            let (mut x, y) = (self.spell(a).at(level), self.spell(b).at(right));
+        let infix = |(symbol, level): (&str, Level)| {
+            let (mut x, y) = (self.spell(a).at(level), self.spell(b).at(level.stronger()));
             let constants = matches!(self.kernel.exprs[a], Expr::Const(..));
             if index && !result_int && (both_int || constants) {
                 x = format!("i64({x})");
@@ -697,77 +639,32 @@ impl<'a> Printer<'a> {
                 level,
             }
         };
-        let call = |f: &str| {
-            Spelled::primary(format!(
-                "math::{f}<{t}>({}, {})",
-                self.spell(a).text,
-                self.spell(b).text
-            ))
-        };
-        let positive_divisor = match &self.kernel.exprs[b] {
+        let positive_divisor = || match &self.kernel.exprs[b] {
             Expr::Const(_, s) => s.as_i64() > 0,
             Expr::Size(d) => d.at_least(1, self.symbols),
             _ => false,
         };
         let nonnegative = || ir::kernel::access::is_nonnegative(self.kernel, self.symbols, a);
-        match op {
-            BinaryOp::Add if exact => infix("+", Level::Sum, Level::Product),
-            BinaryOp::Sub if exact => infix("-", Level::Sum, Level::Product),
-            BinaryOp::Mul if exact => infix("*", Level::Product, Level::Unary),
-            BinaryOp::Div if index && positive_divisor => infix("/", Level::Product, Level::Unary),
-            BinaryOp::Rem if index && positive_divisor => infix("%", Level::Product, Level::Unary),
-            BinaryOp::Mod if index && positive_divisor && nonnegative() => infix("%", Level::Product, Level::Unary),
-            BinaryOp::Add => call("int_add"),
-            BinaryOp::Sub => call("int_sub"),
-            BinaryOp::Mul => call("int_mul"),
-            BinaryOp::Div => call("int_div"),
-            BinaryOp::Rem => call("int_rem"),
-            BinaryOp::Mod => call("int_mod"),
-            BinaryOp::Pow => call("int_pow"),
-            BinaryOp::Max => call("max"),
-            BinaryOp::Min => call("min"),
-            BinaryOp::Atan2 => {
-                let (x, y) = (self.spell(a).text, self.spell(b).text);
+        if index && op == BinaryOp::Mod && positive_divisor() && nonnegative() {
+            return infix(("%", Level::Product));
+        }
+        let exact = matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) && self.facts.is_exact[e.index()];
+        let plain = index && (exact || matches!(op, BinaryOp::Div | BinaryOp::Rem) && positive_divisor());
+        let Spelling { operator, int, .. } = op.spelling();
+        match (op.kind(), operator) {
+            (kind, Some(operator)) if plain || kind == BinaryKind::Bits => infix(operator),
+            // What integers have not is done in double, and truncated to 64 bits, of which the type's stay.
+            (BinaryKind::Function, _) => {
+                let (f, x, y) = (op.name(), self.spell(a).text, self.spell(b).text);
                 Spelled::primary(format!(
-                    "cast<{t}>(cast<i64>(math::atan2(cast<double>({x}), cast<double>({y}))))"
+                    "cast<{t}>(cast<i64>(math::{f}(cast<double>({x}), cast<double>({y}))))"
                 ))
             }
-            BinaryOp::And => infix("&", Level::BitAnd, Level::Equality),
-            BinaryOp::Or => infix("|", Level::BitOr, Level::BitXor),
-            BinaryOp::Xor => infix("^", Level::BitXor, Level::BitAnd),
-            BinaryOp::Shl => call("int_shl"),
-            BinaryOp::Shr => call("int_shr"),
-            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
-                Spelled::primary("false") // spelled by the caller
+            _ => {
+                let (f, x, y) = (int.unwrap_or(op.name()), self.spell(a).text, self.spell(b).text);
+                Spelled::primary(format!("math::{f}<{t}>({x}, {y})"))
             }
         }
-    }
-}
-
-/// A comparison's operator, how strongly it binds, and what its right operand needs.
-fn comparison(op: BinaryOp) -> Option<(&'static str, Level, Level)> {
-    match op {
-        BinaryOp::Eq => Some(("==", Level::Equality, Level::Relation)),
-        BinaryOp::Ne => Some(("!=", Level::Equality, Level::Relation)),
-        BinaryOp::Lt => Some(("<", Level::Relation, Level::Sum)),
-        BinaryOp::Le => Some(("<=", Level::Relation, Level::Sum)),
-        BinaryOp::Gt => Some((">", Level::Relation, Level::Sum)),
-        BinaryOp::Ge => Some((">=", Level::Relation, Level::Sum)),
-        BinaryOp::Add
-        | BinaryOp::Sub
-        | BinaryOp::Mul
-        | BinaryOp::Div
-        | BinaryOp::Rem
-        | BinaryOp::Mod
-        | BinaryOp::Pow
-        | BinaryOp::Max
-        | BinaryOp::Min
-        | BinaryOp::Atan2
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shl
-        | BinaryOp::Shr => None,
     }
 }
 

@@ -65,6 +65,10 @@ GRAPHC_DEVICE float abs(float x) { return ::fabsf(x); }
 GRAPHC_DEVICE double abs(double x) { return ::fabs(x); }
 GRAPHC_DEVICE float rem(float a, float b) { return ::fmodf(a, b); }
 GRAPHC_DEVICE double rem(double a, double b) { return ::fmod(a, b); }
+GRAPHC_DEVICE float shl(float a, float b) { return a * exp2(b); }
+GRAPHC_DEVICE double shl(double a, double b) { return a * exp2(b); }
+GRAPHC_DEVICE float shr(float a, float b) { return a / exp2(b); }
+GRAPHC_DEVICE double shr(double a, double b) { return a / exp2(b); }
 GRAPHC_DEVICE float pow(float a, float b) { return ::powf(a, b); }
 GRAPHC_DEVICE double pow(double a, double b) { return ::pow(a, b); }
 GRAPHC_DEVICE float atan2(float a, float b) { return ::atan2f(a, b); }
