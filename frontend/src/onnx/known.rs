@@ -9,13 +9,13 @@ mod ratio;
 
 use ir::convert::round_to;
 use ir::dim::Dim;
-use ir::op::{BinaryOp, Comparison, ReduceOp, UnaryOp};
+use ir::op::{BinaryLaw, BinaryOp, Comparison, ReduceOp, UnaryLaw, UnaryOp};
 use ir::{DType, HostTensor};
 
 use super::sizes::Sizes;
 #[cfg(test)]
 use arithmetic::decide;
-use arithmetic::{binary_dim, binary_float, fit, truth, unary_dim, unary_float};
+use arithmetic::{binary_dim, fit, truth, unary_dim};
 use ratio::Ratio;
 
 /// The most elements a known tensor has.
@@ -308,7 +308,10 @@ impl Known {
     pub fn unary(&self, op: UnaryOp, sizes: &Sizes) -> Option<Known> {
         let one = |e: &Element| match e {
             Element::Dim(d) => unary_dim(op, d, self.dtype, sizes).map(Element::Dim),
-            Element::Float(v) => unary_float(op, *v).map(|v| Element::Float(round_to(self.dtype, v))),
+            // Functions that are rounded differently in each library are left to the evaluator.
+            Element::Float(v) => op
+                .is(UnaryLaw::Exact)
+                .then(|| Element::Float(round_to(self.dtype, op.on_float(*v)))),
             Element::Ratio(r) => r.unary(op, sizes).map(|r| Element::of_ratio(r, self.dtype)),
         };
         let elements = self.elements.iter().map(one).collect::<Option<_>>()?;
@@ -327,9 +330,9 @@ impl Known {
             (Element::Dim(x), Element::Dim(y), Some(order)) => truth(order, x, y, sizes).map(Element::Dim),
             (Element::Dim(x), Element::Dim(y), None) => binary_dim(op, x, y, a.dtype, sizes).map(Element::Dim),
             (Element::Float(x), Element::Float(y), Some(order)) => Some(Element::from(order.holds(x, y))),
-            (Element::Float(x), Element::Float(y), None) => {
-                binary_float(op, *x, *y).map(|v| Element::Float(round_to(a.dtype, v)))
-            }
+            (Element::Float(x), Element::Float(y), None) => op
+                .is(BinaryLaw::Exact)
+                .then(|| Element::Float(round_to(a.dtype, op.on_floats(*x, *y)))),
             (x @ (Element::Float(_) | Element::Ratio(_)), y @ (Element::Float(_) | Element::Ratio(_)), order) => {
                 let of = |e: &Element| match e {
                     Element::Float(v) => Ratio::of_float(*v, a.dtype),

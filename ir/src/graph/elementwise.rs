@@ -38,6 +38,8 @@ pub enum UnaryLaw {
     PiecewiseLinear,
     /// The result is no larger than 1.
     AtMostOne,
+    /// It is rounded once at most, so that every library gives the same bits.
+    Exact,
 }
 
 /// The types that a binary op takes, and with them its spelling.
@@ -66,6 +68,8 @@ pub enum BinaryLaw {
     Logical(Logical),
     /// The result of integers that fit a narrower type fits it too.
     Closed,
+    /// The result of floats is rounded once at most, so that every library gives the same bits.
+    Exact,
 }
 
 /// A function of two truth values.
@@ -241,7 +245,7 @@ macro_rules! binary_ops {
         $(
             $(#[$about:meta])*
             $member:ident = $text:literal: $kind:ident, $cost:literal, $spelling:expr, |$a:ident, $b:ident| $float:expr
-            $(, int |$i:ident, $j:ident| $int:expr)? $(, laws [$($law:expr),+])?;
+            $(, int |$i:ident, $j:ident $(, $width:ident)?| $int:expr)? $(, laws [$($law:expr),+])?;
         )+
     ) => {
         names! {
@@ -300,12 +304,16 @@ macro_rules! binary_ops {
                 }
             }
 
-            /// Applies the op to integers, before the result is wrapped to the type; comparisons give 0 or 1. The
-            /// amount of a shift is less than the width.
+            /// Applies the op to integers of so many bits, before the result is wrapped to them; comparisons give 0 or
+            /// 1.
             #[inline]
-            pub fn on_ints(self, a: i64, b: i64) -> i64 {
+            pub fn on_ints(self, bits: u32, a: i64, b: i64) -> i64 {
                 match self {
-                    $($(BinaryOp::$member => { let ($i, $j) = (a, b); $int })?)+
+                    $($(BinaryOp::$member => {
+                        let ($i, $j) = (a, b);
+                        $(let $width = i64::from(bits);)?
+                        $int
+                    })?)+
                     $(BinaryOp::$order => i64::from(a $symbol b),)+
                     other => other.on_floats(a as f64, b as f64) as i64,
                 }
@@ -316,19 +324,19 @@ macro_rules! binary_ops {
 
 // Columns: the member, its name in text; its kind, its cost; its meaning; integers'; laws.
 unary_ops! {
-    Neg = "neg": Number, 1, |x| -x, int |x| x.wrapping_neg(), laws [Involution, PiecewiseLinear];
-    Abs = "abs": Number, 1, |x| x.abs(), int |x| x.wrapping_abs(), laws [Idempotent, PiecewiseLinear];
+    Neg = "neg": Number, 1, |x| -x, int |x| x.wrapping_neg(), laws [Exact, Involution, PiecewiseLinear];
+    Abs = "abs": Number, 1, |x| x.abs(), int |x| x.wrapping_abs(), laws [Exact, Idempotent, PiecewiseLinear];
     /// Zero keeps its sign, NaN stays.
     Sign = "sign": Number, 1, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, int |x| x.signum(),
-        laws [Idempotent, AtMostOne];
-    Floor = "floor": Rounding, 1, |x| x.floor(), int |x| x, laws [Idempotent];
-    Ceil = "ceil": Rounding, 1, |x| x.ceil(), int |x| x, laws [Idempotent];
+        laws [Exact, Idempotent, AtMostOne];
+    Floor = "floor": Rounding, 1, |x| x.floor(), int |x| x, laws [Exact, Idempotent];
+    Ceil = "ceil": Rounding, 1, |x| x.ceil(), int |x| x, laws [Exact, Idempotent];
     /// To nearest, ties to even.
-    Round = "round": Rounding, 1, |x| x.round_ties_even(), int |x| x, laws [Idempotent];
-    Trunc = "trunc": Rounding, 1, |x| x.trunc(), int |x| x, laws [Idempotent];
-    Sqrt = "sqrt": Function, 4, |x| x.sqrt();
+    Round = "round": Rounding, 1, |x| x.round_ties_even(), int |x| x, laws [Exact, Idempotent];
+    Trunc = "trunc": Rounding, 1, |x| x.trunc(), int |x| x, laws [Exact, Idempotent];
+    Sqrt = "sqrt": Function, 4, |x| x.sqrt(), laws [Exact];
     Rsqrt = "rsqrt": Function, 4, |x| 1.0 / x.sqrt();
-    Recip = "recip": Function, 4, |x| 1.0 / x;
+    Recip = "recip": Function, 4, |x| 1.0 / x, laws [Exact];
     Exp = "exp": Function, 8, |x| x.exp();
     Expm1 = "expm1": Function, 8, |x| x.exp_m1();
     Log = "log": Function, 8, |x| x.ln();
@@ -351,7 +359,8 @@ unary_ops! {
     Sigmoid = "sigmoid": Function, 8, |x| sigmoid(x), laws [AtMostOne];
     Softplus = "softplus": Function, 8, |x| softplus(x);
     /// `max(x, 0)`, NaN stays NaN.
-    Relu = "relu": Number, 1, |x| if x < 0.0 { 0.0 } else { x }, int |x| x.max(0), laws [Idempotent, PiecewiseLinear];
+    Relu = "relu": Number, 1, |x| if x < 0.0 { 0.0 } else { x }, int |x| x.max(0),
+        laws [Exact, Idempotent, PiecewiseLinear];
     /// `x/2 · (1 + erf(x/√2))`; `erfc` keeps the digits that `1 + erf` would lose for negative x.
     Gelu = "gelu": Function, 16, |x| 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
     /// `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
@@ -368,7 +377,7 @@ unary_ops! {
     IsInf = "is_inf": Predicate, 1, |x| truth(x.is_infinite());
 }
 
-use BinaryLaw::{Closed, Commutative, Logical as On, RightIdentity};
+use BinaryLaw::{Closed, Commutative, Exact, Logical as On, RightIdentity};
 
 // Columns: the member, its name in text; its kind, its cost, its spelling; its meaning; integers'; laws.
 binary_ops! {
@@ -381,14 +390,14 @@ binary_ops! {
         Ge = "ge": >=, Level::Relation;
     }
     Add = "add": Number, 1, operator("+", Level::Sum).int("int_add"), |a, b| a + b, int |a, b| a.wrapping_add(b),
-        laws [Commutative, RightIdentity(0), On(Logical::Or)];
+        laws [Exact, Commutative, RightIdentity(0), On(Logical::Or)];
     Sub = "sub": Number, 1, operator("-", Level::Sum).int("int_sub"), |a, b| a - b, int |a, b| a.wrapping_sub(b),
-        laws [RightIdentity(0), On(Logical::Xor)];
+        laws [Exact, RightIdentity(0), On(Logical::Xor)];
     Mul = "mul": Number, 1, operator("*", Level::Product).int("int_mul"), |a, b| a * b, int |a, b| a.wrapping_mul(b),
-        laws [Commutative, RightIdentity(1), On(Logical::And)];
+        laws [Exact, Commutative, RightIdentity(1), On(Logical::And)];
     /// Integers: truncates towards zero; a zero divisor gives 0.
     Div = "div": Number, 4, operator("/", Level::Product).int("int_div"), |a, b| a / b,
-        int |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }, laws [RightIdentity(1)];
+        int |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }, laws [Exact, RightIdentity(1)];
     /// Remainder with the sign of the dividend (C's `%`, `fmod`); of integers, a zero divisor gives 0.
     Rem = "rem": Number, 8, operator("%", Level::Product).float("rem").int("int_rem"), |a, b| a % b,
         int |a, b| if b == 0 { 0 } else { a.wrapping_rem(b) }, laws [Closed];
@@ -400,10 +409,10 @@ binary_ops! {
         laws [RightIdentity(1)];
     /// NaN if either is NaN.
     Max = "max": Number, 1, function(), |a, b| max(a, b), int |a, b| a.max(b),
-        laws [Commutative, Closed, On(Logical::Or)];
+        laws [Exact, Commutative, Closed, On(Logical::Or)];
     /// NaN if either is NaN.
     Min = "min": Number, 1, function(), |a, b| min(a, b), int |a, b| a.min(b),
-        laws [Commutative, Closed, On(Logical::And)];
+        laws [Exact, Commutative, Closed, On(Logical::And)];
     Atan2 = "atan2": Function, 16, function(), |a, b| a.atan2(b);
     /// Logical for bool, bitwise for integers.
     And = "and": Bits, 1, operator("&", Level::BitAnd), |a, b| truth(a != 0.0 && b != 0.0), int |a, b| a & b,
@@ -415,9 +424,9 @@ binary_ops! {
     Xor = "xor": Bits, 1, operator("^", Level::BitXor), |a, b| truth((a != 0.0) != (b != 0.0)), int |a, b| a ^ b,
         laws [Commutative, Closed, RightIdentity(0), On(Logical::Xor)];
     Shl = "shl": Shift, 1, operator("<<", Level::Shift).float("shl").int("int_shl"), |a, b| a * b.exp2(),
-        int |a, b| a.wrapping_shl(b as u32), laws [RightIdentity(0)];
+        int |a, b, bits| a.wrapping_shl(b.rem_euclid(bits) as u32), laws [RightIdentity(0)];
     Shr = "shr": Shift, 1, operator(">>", Level::Shift).float("shr").int("int_shr"), |a, b| a / b.exp2(),
-        int |a, b| a.wrapping_shr(b as u32), laws [Closed, RightIdentity(0)];
+        int |a, b, bits| a.wrapping_shr(b.rem_euclid(bits) as u32), laws [Closed, RightIdentity(0)];
 }
 
 impl UnaryOp {
@@ -462,7 +471,7 @@ impl BinaryOp {
     pub fn right_identity(self) -> Option<i64> {
         self.laws().iter().find_map(|law| match law {
             RightIdentity(number) => Some(*number),
-            Commutative | On(_) | Closed => None,
+            Commutative | On(_) | Closed | Exact => None,
         })
     }
 
@@ -471,7 +480,7 @@ impl BinaryOp {
     pub fn logical(self) -> Option<Logical> {
         self.laws().iter().find_map(|law| match law {
             On(logical) => Some(*logical),
-            Commutative | RightIdentity(_) | Closed => None,
+            Commutative | RightIdentity(_) | Closed | Exact => None,
         })
     }
 
@@ -591,6 +600,7 @@ mod tests {
                         UnaryLaw::Idempotent => same(op.on_float(y), y),
                         UnaryLaw::PiecewiseLinear => [x, -x, 0.0].contains(&y),
                         UnaryLaw::AtMostOne => y.is_nan() || y.abs() <= 1.0,
+                        UnaryLaw::Exact => op.kind() != UnaryKind::Predicate,
                     };
                     assert!(holds, "{op}: {law:?} of {x}");
                 }
@@ -606,24 +616,20 @@ mod tests {
                 for law in op.laws() {
                     let holds = match law {
                         Commutative => {
-                            same(op.on_floats(x, y), op.on_floats(y, x)) && op.on_ints(a, b) == op.on_ints(b, a)
+                            same(op.on_floats(x, y), op.on_floats(y, x)) && op.on_ints(64, a, b) == op.on_ints(64, b, a)
                         }
                         RightIdentity(n) => {
                             let of_floats = !matches!(op.kind(), BinaryKind::Bits);
-                            op.on_ints(a, *n) == a && (!of_floats || same(op.on_floats(x, *n as f64), x))
+                            op.on_ints(64, a, *n) == a && (!of_floats || same(op.on_floats(x, *n as f64), x))
                         }
                         On(logical) => {
                             let truths = (a > 0, b > 0);
                             logical.of(truths.0, truths.1) == op.on_bools(truths.0, truths.1)
                         }
+                        Exact => !op.is_comparison(),
                         Closed => {
                             let fits = |v: i64| (-8..8).contains(&v);
-                            let amount = if op.kind() == BinaryKind::Shift {
-                                b.rem_euclid(4)
-                            } else {
-                                b
-                            };
-                            !fits(a) || !fits(amount) || fits(op.on_ints(a, amount))
+                            !fits(a) || !fits(b) || fits(op.on_ints(4, a, b))
                         }
                     };
                     assert!(holds, "{op}: {law:?} of {a} and {b}");
@@ -653,7 +659,11 @@ mod tests {
                     large & 1,
                     large | 1,
                 ];
-                assert!(exact.contains(&op.on_ints(large, 1)), "{op}: {}", op.on_ints(large, 1));
+                assert!(
+                    exact.contains(&op.on_ints(64, large, 1)),
+                    "{op}: {}",
+                    op.on_ints(64, large, 1)
+                );
             }
         }
     }

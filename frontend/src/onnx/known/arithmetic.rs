@@ -99,21 +99,6 @@ pub fn truncated(a: &Dim, b: &Dim, sizes: &Sizes) -> Option<Dim> {
     Some(quotient).filter(Dim::is_small)
 }
 
-pub fn unary_float(op: UnaryOp, v: f64) -> Option<f64> {
-    // Functions that are rounded differently in each library are left to the evaluator.
-    Some(match op {
-        UnaryOp::Neg => -v,
-        UnaryOp::Abs => v.abs(),
-        UnaryOp::Floor => v.floor(),
-        UnaryOp::Ceil => v.ceil(),
-        UnaryOp::Round => v.round_ties_even(),
-        UnaryOp::Trunc => v.trunc(),
-        UnaryOp::Sqrt => v.sqrt(),
-        UnaryOp::Recip => 1.0 / v,
-        _ => return None,
-    })
-}
-
 pub fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -> Option<Dim> {
     if let (Dim::Const(a), Dim::Const(b)) = (a, b) {
         let (a, b) = (*a, *b);
@@ -165,19 +150,6 @@ pub fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -
     };
     // Larger ones are computed when the model runs, as data.
     Some(value).filter(Dim::is_small)
-}
-
-pub fn binary_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
-    Some(match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-        // NaN stays NaN, as in the evaluator.
-        BinaryOp::Max if !a.is_nan() && !b.is_nan() => a.max(b),
-        BinaryOp::Min if !a.is_nan() && !b.is_nan() => a.min(b),
-        _ => return None,
-    })
 }
 
 /// Returns the number if the type holds it; arithmetic that would wrap is left to the evaluator.

@@ -4,7 +4,7 @@
 
 use super::array::wrap;
 pub use crate::graph::elementwise::{max, min};
-use crate::graph::op::{BinaryKind, BinaryOp, ReduceOp, UnaryKind, UnaryOp};
+use crate::graph::op::{BinaryOp, ReduceOp, UnaryKind, UnaryOp};
 use crate::types::{DType, Scalar};
 
 /// Applies a unary op to an integer of type `dtype`.
@@ -16,11 +16,7 @@ pub fn unary_int(op: UnaryOp, dtype: DType, x: i64) -> i64 {
 /// Applies a binary op to integers of type `dtype`; comparisons give 0 or 1.
 #[inline]
 pub fn binary_int(op: BinaryOp, dtype: DType, a: i64, b: i64) -> i64 {
-    let b = match op.kind() {
-        BinaryKind::Shift => b.rem_euclid(i64::from(dtype.bits())),
-        BinaryKind::Number | BinaryKind::Function | BinaryKind::Bits | BinaryKind::Comparison(_) => b,
-    };
-    wrap(dtype, op.on_ints(a, b))
+    wrap(dtype, op.on_ints(dtype.bits(), a, b))
 }
 
 /// Converts one element as `Cast` does: floats round to the type, float → int truncates and saturates (NaN gives 0),
