@@ -238,24 +238,7 @@ fn expr(expr: &mut Expr, k: &Kernel, before: usize, random: &mut Random) {
             }
         }
         Expr::Binary(op, a, b) => match random.below(3) {
-            0 => {
-                *op = *random.of(&[
-                    BinaryOp::Add,
-                    BinaryOp::Sub,
-                    BinaryOp::Mul,
-                    BinaryOp::Div,
-                    BinaryOp::Rem,
-                    BinaryOp::Mod,
-                    BinaryOp::Max,
-                    BinaryOp::Min,
-                    BinaryOp::Lt,
-                    BinaryOp::Ge,
-                    BinaryOp::And,
-                    BinaryOp::Or,
-                    BinaryOp::Shl,
-                    BinaryOp::Pow,
-                ])
-            }
+            0 => *op = *random.of(BinaryOp::ALL),
             1 => std::mem::swap(a, b),
             _ if before > 0 => *a = operand(random),
             _ => {}

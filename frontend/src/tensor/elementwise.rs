@@ -15,6 +15,12 @@ macro_rules! unary {
                 Tensor::op(Op::unary(UnaryOp::$op), &[self])
             }
         )+}
+
+        /// The compiler names an op that has neither a method nor an operator.
+        const _: fn(UnaryOp) = |op| match op {
+            $(UnaryOp::$op => {})+
+            UnaryOp::Neg => {}
+        };
     };
 }
 
@@ -98,6 +104,13 @@ macro_rules! binary {
                 Tensor::op(Op::binary(BinaryOp::$op), &[self, &other])
             }
         )+}
+
+        /// The compiler names an op that has neither a method nor an operator; shifts are ONNX's alone.
+        const _: fn(BinaryOp) = |op| match op {
+            $(BinaryOp::$op => {})+
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => {}
+            BinaryOp::Shl | BinaryOp::Shr => {}
+        };
     };
 }
 
