@@ -190,13 +190,9 @@ pub(crate) unsafe fn binary(
         (Class::I64, Some(order)) => compare_ptr(order, dst.add(l0), input(a, l0, i64_of), input(b, l0, i64_of), n),
         (Class::F64, None) => lanes!(f64, f64::from_bits, |x, y| op.on_floats(x, y)),
         (Class::I64, None) => match (op, dtype) {
-            // What index arithmetic is made of: a loop each, without a `match` inside.
-            (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Add.on_ints(64, x, y)),
-            (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Sub.on_ints(64, x, y)),
-            (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Mul.on_ints(64, x, y)),
-            (BinaryOp::Div, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Div.on_ints(64, x, y)),
-            (BinaryOp::Rem, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Rem.on_ints(64, x, y)),
-            (BinaryOp::Mod, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Mod.on_ints(64, x, y)),
+            (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y)),
+            (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_sub(y)),
+            (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y)),
             (BinaryOp::Max, _) => lanes!(i64, i64_of, |x, y| x.max(y)),
             (BinaryOp::Min, _) => lanes!(i64, i64_of, |x, y| x.min(y)),
             _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y)),
