@@ -29,6 +29,7 @@ mod recurrent;
 mod rewrite;
 mod rows;
 mod stages;
+mod strided;
 mod tables;
 mod tile;
 
@@ -74,6 +75,9 @@ impl Lowering for CpuLowering {
                 };
                 let piece = match direct {
                     Some(direct) => direct,
+                    None if strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)? => {
+                        return Ok(lowered(rewritten, pieces, raw));
+                    }
                     None => {
                         let hoisted = places::hoist(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?;
                         let stmts = hoisted.as_deref().unwrap_or(&loops.stmts);

@@ -410,7 +410,7 @@ impl<'a> Printer<'a> {
         if let (Expr::Select(c, a, b), true) = (&self.kernel.exprs[e], block) {
             let (c, a, b) = (*c, *a, *b);
             let condition = self.spell(c).text;
-            let name = self.view.namer.numbered(&base);
+            let name = self.local(&base);
             self.out.line(format!("{kind} {name};"));
             self.out.open(format!("if ({condition})"));
             self.scope(|p| {
@@ -427,9 +427,19 @@ impl<'a> Printer<'a> {
             return;
         }
         let spelled = self.spell(e).text;
-        let name = self.view.namer.numbered(&base);
+        let name = self.local(&base);
         self.out.line(format!("const {kind} {name} = {spelled};"));
         self.bind_expr(e, &name);
+    }
+
+    /// A name that nothing in view has, nor a local of the open block.
+    fn local(&mut self, base: &str) -> String {
+        loop {
+            let name = self.view.namer.numbered(base);
+            if self.out.declares(&name) {
+                return name;
+            }
+        }
     }
 
     /// What a local is called, before its number.

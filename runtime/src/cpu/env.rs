@@ -64,6 +64,11 @@ impl Env<'_> {
         self.pool.threads()
     }
 
+    /// Scratch that the threads share: that of the first, whose own it then is not.
+    pub(crate) fn shared(&self) -> *mut u8 {
+        self.scratch[0].as_ptr()
+    }
+
     /// Runs `run(task, scratch)` for every task, `scratch` being the thread's own.
     pub(crate) fn parallel_for(&self, tasks: usize, run: &(dyn Fn(usize, *mut u8) + Sync)) {
         self.pool

@@ -20,7 +20,8 @@ use super::kernels::integers::{PackedIntegers, given_bytes};
 use super::kernels::workspace::{AlignedBuf, NoRoom};
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
-use super::{attention, copying, ordered, pooling, recurrent, rows};
+use super::recurrent::RecurrentExec;
+use super::{attention, copying, ordered, pooling, rows};
 use crate::error::RuntimeError;
 
 impl From<NoRoom> for RuntimeError {
@@ -36,7 +37,11 @@ pub(crate) struct Packs {
     filters: Mutex<HashMap<FilterKey, Filters>>,
     quantised: Mutex<HashMap<QuantisedKey, Arc<QuantisedB>>>,
     integers: Mutex<HashMap<IntegersKey, Arc<Vec<PackedIntegers>>>>,
+    gates: Mutex<HashMap<GatesKey, Arc<Vec<f32>>>>,
 }
+
+/// Weights of a recurrent layer's gates, and the size of its hidden state.
+type GatesKey = (ConstId, usize);
 
 /// What filters are packed by: a constant may be the filters of several shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -63,7 +68,9 @@ impl Packs {
         let filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         let quantised = self.quantised.lock().unwrap_or_else(PoisonError::into_inner);
         let integers = self.integers.lock().unwrap_or_else(PoisonError::into_inner);
+        let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         matrices.values().map(|p| p.bytes()).sum::<usize>()
+            + gates.values().map(|p| size_of_val(&p[..])).sum::<usize>()
             + filters.values().map(|p| p.bytes()).sum::<usize>()
             + quantised.values().map(|p| p.bytes()).sum::<usize>()
             + integers
@@ -179,6 +186,22 @@ impl<'a> Prepare<'a> {
         })
     }
 
+    /// Packs the weights of a recurrent layer's gates, once for what the key says of them.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(crate) fn pack_gates(
+        &self,
+        key: GatesKey,
+        pack: impl FnOnce() -> Result<Vec<f32>, NoRoom>,
+    ) -> Result<Arc<Vec<f32>>, RuntimeError> {
+        let mut gates = self.packs.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match gates.entry(key) {
+            Entry::Occupied(found) => found.get().clone(),
+            Entry::Vacant(place) => place.insert(Arc::new(pack()?)).clone(),
+        })
+    }
+
     /// Packs a convolution's filters, once for what the key says of them.
     ///
     /// # Errors
@@ -239,7 +262,7 @@ enum Piece {
     Attention(Box<shapes::Attention>),
     Scan(Box<lines::Scan>),
     Sort(Box<lines::Sort>),
-    Recurrent(Box<host::recurrent::Recurrent>),
+    Recurrent(Box<RecurrentExec>),
 }
 
 impl Piece {
@@ -255,7 +278,7 @@ impl Piece {
             host::Piece::Attention(form) => Piece::Attention(form),
             host::Piece::Scan(form) => Piece::Scan(form),
             host::Piece::Sort(form) => Piece::Sort(form),
-            host::Piece::Recurrent(form) => Piece::Recurrent(form),
+            host::Piece::Recurrent(form) => Piece::Recurrent(Box::new(RecurrentExec::new(*form, cx)?)),
         })
     }
 
@@ -286,7 +309,7 @@ impl Piece {
             Piece::Integers(p) => p.scratch(),
             Piece::Scan(p) => ordered::scan_scratch(p),
             Piece::Sort(p) => ordered::sort_scratch(p),
-            Piece::Recurrent(p) => recurrent::scratch(p),
+            Piece::Recurrent(p) => p.scratch(),
         }
     }
 
@@ -304,7 +327,7 @@ impl Piece {
                 Piece::Attention(p) => attention::run(p, memory, params),
                 Piece::Scan(p) => ordered::scan(p, &memory.env(), params),
                 Piece::Sort(p) => ordered::sort(p, &memory.env(), params),
-                Piece::Recurrent(p) => recurrent::run(p, &memory.env(), params),
+                Piece::Recurrent(p) => p.run(&memory.env(), params),
             }
         }
     }

@@ -1,9 +1,12 @@
-//! Steps of recurrent layers over a few rows of the batch: each row of the weights is multiplied with the state of
-//! every row while it is in the first-level cache.
+//! Steps of recurrent layers. The weights are packed so that a vector holds units of the hidden state and each element of
+//! the state is multiplied with all gates of these units: nothing is summed across a vector, and the gates meet in
+//! registers. A unit's sum runs over the state in order, whatever the number of rows, vectors and threads.
 #![expect(
     unsafe_op_in_unsafe_fn,
     reason = "kernel bodies under the contract of the public function"
 )]
+
+use std::ops::Range;
 
 use ir::op::{Activation, ActivationKind, Cell, Recurrent};
 
@@ -11,225 +14,285 @@ use super::isa::Isa;
 use super::math::funcs;
 use super::simd::{Simd, simd_dispatch};
 
-/// Some rows of a layer: dense operands, of all rows, and scratch of [`scratch_floats`] numbers.
-pub(crate) struct Rows<'a> {
+/// A layer's dense operands, of all rows, its packed weights, and memory of [`memory_floats`] numbers.
+pub(crate) struct Operands<'a> {
     pub layer: &'a Recurrent,
-    pub steps: usize,
     pub batch: usize,
     pub hidden: usize,
-    /// The rows' places in the batch.
-    pub first: usize,
-    pub count: usize,
     pub input: *const f32,
-    pub weights: *const f32,
-    pub state: *const f32,
-    pub cell: Option<*const f32>,
+    /// As [`pack`] lays them out.
+    pub packed: *const f32,
     pub bias: Option<*const f32>,
     pub peepholes: Option<*const f32>,
     pub lengths: Option<*const i64>,
     pub out: *mut f32,
-    pub scratch: *mut f32,
+    pub memory: *mut f32,
 }
 
-/// Returns how many numbers of scratch so many rows need: the hidden state, the cell state, and the gates' sums of
-/// each.
-pub(crate) fn scratch_floats(layer: &Recurrent, hidden: usize, rows: usize) -> usize {
-    (2 + layer.cell.gates() as usize) * hidden * rows
+/// A part of a step: some rows of the batch and some vectors of units.
+pub(crate) struct Part {
+    /// The number of steps that ran before: it decides which of the two hidden states is the old one.
+    pub at: usize,
+    /// The place in the sequence.
+    pub t: usize,
+    pub rows: Range<usize>,
+    pub vectors: Range<usize>,
+    /// The second half of a step whose last gate needs the others of all units ([`halves`]).
+    pub second: bool,
 }
 
-/// Runs all steps of some rows.
+/// How many parts of a step must follow one another: the last gate of a GRU may come after its reset gate.
+pub(crate) fn halves(layer: &Recurrent) -> usize {
+    match layer.cell {
+        Cell::Gru { reset_after: false } => 2,
+        _ => 1,
+    }
+}
+
+/// Numbers of memory that a layer needs: two hidden states, the cell state, and a gate of each.
+pub(crate) fn memory_floats(hidden: usize, batch: usize) -> usize {
+    4 * hidden * batch
+}
+
+/// How many vectors of units there are.
+pub(crate) fn vectors(isa: Isa, hidden: usize) -> usize {
+    hidden.div_ceil(isa.lanes())
+}
+
+/// Numbers that packed weights take.
+pub(crate) fn packed_floats(isa: Isa, layer: &Recurrent, hidden: usize) -> usize {
+    vectors(isa, hidden) * hidden * layer.cell.gates() as usize * isa.lanes()
+}
+
+/// Packs some vectors of the weights `[gates * hidden, hidden]`: for each, for each element of the state, the gates' vectors.
 ///
 /// # Safety
-/// The operands are dense tensors of the layer's shapes at these sizes; nobody else writes these rows of the result.
-pub(crate) unsafe fn run_rows(isa: Isa, rows: &Rows<'_>) {
-    dispatch(isa, rows);
+/// The weights are dense and of these sizes; `to` has room for all that [`packed_floats`] says.
+pub(crate) unsafe fn pack(
+    isa: Isa,
+    layer: &Recurrent,
+    hidden: usize,
+    weights: *const f32,
+    to: *mut f32,
+    range: Range<usize>,
+) {
+    let (gates, lanes) = (layer.cell.gates() as usize, isa.lanes());
+    for vector in range {
+        for gate in 0..gates {
+            for lane in 0..lanes {
+                let unit = vector * lanes + lane;
+                let from = weights.wrapping_add((gate * hidden + unit) * hidden);
+                for k in 0..hidden {
+                    let value = if unit < hidden { *from.add(k) } else { 0.0 };
+                    *to.add(((vector * hidden + k) * gates + gate) * lanes + lane) = value;
+                }
+            }
+        }
+    }
+}
+
+/// Runs a part of a step.
+///
+/// # Safety
+/// The operands are dense tensors of the layer's shapes at these sizes. Parts of the steps before have run, and no other
+/// runs at the same time with the same rows and vectors.
+pub(crate) unsafe fn run_part(isa: Isa, operands: &Operands<'_>, part: &Part) {
+    dispatch(isa, operands, part);
 }
 
 simd_dispatch! {
-    unsafe fn dispatch(rows: &Rows<'_>) = steps
+    unsafe fn dispatch(operands: &Operands<'_>, part: &Part) = part_of_step
 }
 
-/// Memory of a task's rows, each `[count, hidden]` or `[count, gates]`.
-struct Memory {
-    hidden: *mut f32,
-    cell: *mut f32,
-    sums: *mut f32,
-}
+/// The most rows whose sums are in registers at once.
+const MOST_ROWS: usize = 4;
 
 #[inline(always)]
-unsafe fn steps<S: Simd>(rows: &Rows<'_>) {
-    let (n, gates) = (rows.hidden, rows.layer.cell.gates() as usize * rows.hidden);
-    let memory = Memory {
-        hidden: rows.scratch,
-        cell: rows.scratch.add(rows.count * n),
-        sums: rows.scratch.add(2 * rows.count * n),
-    };
-    let from = rows.state.add(rows.first * n);
-    std::ptr::copy_nonoverlapping(from, memory.hidden, rows.count * n);
-    if let Some(cell) = rows.cell {
-        std::ptr::copy_nonoverlapping(cell.add(rows.first * n), memory.cell, rows.count * n);
-    }
-    let width = n * rows.layer.states() as usize;
-    for at in 0..rows.steps {
-        let t = if rows.layer.reverse { rows.steps - 1 - at } else { at };
-        let goes = |row: usize| match rows.lengths {
-            // SAFETY: one length a row.
-            Some(lengths) => (t as i64) < unsafe { *lengths.add(rows.first + row) },
-            None => true,
+unsafe fn part_of_step<S: Simd>(operands: &Operands<'_>, part: &Part) {
+    let mut rows = [0; MOST_ROWS];
+    let most = if S::LANES >= 16 { 4 } else { 2 };
+    let mut count = 0;
+    for row in part.rows.clone() {
+        let ended = match operands.lengths {
+            Some(lengths) => part.t as i64 >= *lengths.add(row),
+            None => false,
         };
-        step::<S>(rows, &memory, t, gates, &goes);
-        for row in 0..rows.count {
-            let place = rows.out.add((t * rows.batch + rows.first + row) * width);
-            if !goes(row) {
-                place.write_bytes(0, width);
-                continue;
-            }
-            std::ptr::copy_nonoverlapping(memory.hidden.add(row * n).cast_const(), place, n);
-            if width > n {
-                std::ptr::copy_nonoverlapping(memory.cell.add(row * n).cast_const(), place.add(n), n);
-            }
+        if ended {
+            stays::<S>(operands, part, row);
+        } else {
+            rows[count] = row;
+            count += 1;
+        }
+        if count == most {
+            some_rows::<S>(operands, part, &rows[..count]);
+            count = 0;
+        }
+    }
+    for rows in rows[..count].chunks(2) {
+        some_rows::<S>(operands, part, rows);
+    }
+}
+
+/// The memory of a row.
+struct Row {
+    old: *const f32,
+    new: *mut f32,
+    cell: *mut f32,
+    gate: *mut f32,
+    x: *const f32,
+    out: *mut f32,
+}
+
+#[inline(always)]
+unsafe fn memory(operands: &Operands<'_>, part: &Part, row: usize) -> Row {
+    let (n, states) = (operands.hidden, operands.layer.states() as usize);
+    let each = operands.batch * n;
+    let of = |which: usize| operands.memory.add(which * each + row * n);
+    let place = part.t * operands.batch + row;
+    Row {
+        old: of(part.at % 2).cast_const(),
+        new: of(1 - part.at % 2),
+        cell: of(2),
+        gate: of(3),
+        x: operands.input.add(place * operands.layer.cell.gates() as usize * n),
+        out: operands.out.add(place * n * states),
+    }
+}
+
+/// A row whose sequence is over: its state stays, and zeros come out.
+#[inline(always)]
+unsafe fn stays<S: Simd>(operands: &Operands<'_>, part: &Part, row: usize) {
+    if part.second {
+        return;
+    }
+    let row = memory(operands, part, row);
+    let n = operands.hidden;
+    let units = part.vectors.start * S::LANES..(part.vectors.end * S::LANES).min(n);
+    for unit in units {
+        *row.new.add(unit) = *row.old.add(unit);
+        for state in 0..operands.layer.states() as usize {
+            *row.out.add(state * n + unit) = 0.0;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn step<S: Simd>(rows: &Rows<'_>, memory: &Memory, t: usize, gates: usize, goes: &impl Fn(usize) -> bool) {
-    let n = rows.hidden;
-    let input = |row: usize| rows.input.add((t * rows.batch + rows.first + row) * gates);
-    let cell_of = rows.layer.cell;
-    // The last gate of a GRU comes after its reset gate.
-    let early = match cell_of {
-        Cell::Gru { reset_after: false } => 2 * n,
-        _ => gates,
-    };
-    products::<S>(rows, memory, gates, 0..early, goes);
-    if early < gates {
-        for row in (0..rows.count).filter(|row| goes(*row)) {
-            reset::<S>(
-                rows,
-                memory.sums.add(row * gates),
-                input(row),
-                memory.hidden.add(row * n),
-            );
-        }
-        products_of_sums::<S>(rows, memory, gates, goes);
-    }
-    for row in (0..rows.count).filter(|row| goes(*row)) {
-        let (sums, hidden) = (memory.sums.add(row * gates), memory.hidden.add(row * n));
-        let x = input(row);
-        match cell_of {
-            Cell::Rnn => rnn::<S>(rows, sums, x, hidden),
-            Cell::Gru { reset_after } => gru::<S>(rows, sums, x, hidden, reset_after),
-            Cell::Lstm { input_forget, .. } => {
-                lstm::<S>(rows, sums, x, hidden, memory.cell.add(row * n), input_forget);
-            }
-        }
+unsafe fn some_rows<S: Simd>(operands: &Operands<'_>, part: &Part, rows: &[usize]) {
+    match operands.layer.cell {
+        Cell::Rnn => vectors_of::<S, Rnn, 1, 4>(operands, part, rows),
+        Cell::Gru { reset_after: false } if part.second => vectors_of::<S, GruSecond, 1, 4>(operands, part, rows),
+        Cell::Gru { reset_after: false } => vectors_of::<S, GruFirst, 2, 4>(operands, part, rows),
+        Cell::Gru { reset_after: true } => vectors_of::<S, Gru, 3, 2>(operands, part, rows),
+        Cell::Lstm { .. } => vectors_of::<S, Lstm, 4, 2>(operands, part, rows),
     }
 }
 
-/// The products of some rows of the weights with each row's hidden state.
+/// What is done with the products of `C` gates.
+trait Finish<const C: usize> {
+    /// The first of these gates.
+    const GATE: usize = 0;
+    /// The products are those with the reset state.
+    const OF_RESET: bool = false;
+
+    /// Takes the sums of a vector of units of one row.
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, sums: [S::V; C]);
+}
+
+/// The first unit of a vector, and how many of its lanes are units.
+#[derive(Clone, Copy)]
+struct Units {
+    first: usize,
+    lanes: usize,
+}
+
+/// Goes through a part's vectors with rows of one number, `P` vectors at once where there is one row.
 #[inline(always)]
-unsafe fn products<S: Simd>(
-    rows: &Rows<'_>,
-    memory: &Memory,
-    gates: usize,
-    range: std::ops::Range<usize>,
-    goes: &impl Fn(usize) -> bool,
+unsafe fn vectors_of<S: Simd, F: Finish<C>, const C: usize, const P: usize>(
+    operands: &Operands<'_>,
+    part: &Part,
+    rows: &[usize],
 ) {
-    let n = rows.hidden;
-    let mut gate = range.start;
-    while gate < range.end {
-        let four = range.end - gate >= 4;
-        for row in (0..rows.count).filter(|row| goes(*row)) {
-            let (weights, state) = (rows.weights.add(gate * n), memory.hidden.add(row * n).cast_const());
-            let to = memory.sums.add(row * gates + gate);
-            if four {
-                dots4::<S>(to, weights, state, n);
-            } else {
-                *to = dot::<S>(weights, state, n);
+    let place = |row: usize| memory(operands, part, row);
+    let mut vector = part.vectors.start;
+    match *rows {
+        [a] => {
+            let row = [place(a)];
+            while vector + P <= part.vectors.end {
+                tile::<S, F, C, 1, P>(operands, &row, vector);
+                vector += P;
+            }
+            for vector in vector..part.vectors.end {
+                tile::<S, F, C, 1, 1>(operands, &row, vector);
             }
         }
-        gate += if four { 4 } else { 1 };
-    }
-}
-
-/// Replaces what a GRU's last gate has by the products with it: the reset state stands there before.
-#[inline(always)]
-unsafe fn products_of_sums<S: Simd>(rows: &Rows<'_>, memory: &Memory, gates: usize, goes: &impl Fn(usize) -> bool) {
-    let n = rows.hidden;
-    for row in (0..rows.count).filter(|row| goes(*row)) {
-        let state = memory.sums.add(row * gates + 2 * n);
-        // The cell state's place is free in a GRU.
-        let to = memory.cell.add(row * n);
-        for j in 0..n {
-            *to.add(j) = dot::<S>(rows.weights.add((2 * n + j) * n), state.cast_const(), n);
+        [a, b] => {
+            let rows = [place(a), place(b)];
+            for vector in part.vectors.clone() {
+                tile::<S, F, C, 2, 1>(operands, &rows, vector);
+            }
         }
-        std::ptr::copy_nonoverlapping(to.cast_const(), state, n);
-    }
-}
-
-#[inline(always)]
-unsafe fn dot<S: Simd>(weights: *const f32, state: *const f32, n: usize) -> f32 {
-    let mut sum = S::zero();
-    let mut k = 0;
-    while k + S::LANES <= n {
-        sum = S::fma(S::load(weights.add(k)), S::load(state.add(k)), sum);
-        k += S::LANES;
-    }
-    if k < n {
-        sum = S::fma(
-            S::load_part(weights.add(k), n - k),
-            S::load_part(state.add(k), n - k),
-            sum,
-        );
-    }
-    S::reduce_add(sum)
-}
-
-/// Four rows of the weights at once.
-#[inline(always)]
-unsafe fn dots4<S: Simd>(to: *mut f32, weights: *const f32, state: *const f32, n: usize) {
-    let mut sums = [S::zero(); 4];
-    let mut k = 0;
-    while k + S::LANES <= n {
-        let h = S::load(state.add(k));
-        for (row, sum) in sums.iter_mut().enumerate() {
-            *sum = S::fma(S::load(weights.add(row * n + k)), h, *sum);
+        [a, b, c, d] => {
+            let rows = [place(a), place(b), place(c), place(d)];
+            for vector in part.vectors.clone() {
+                tile::<S, F, C, 4, 1>(operands, &rows, vector);
+            }
         }
-        k += S::LANES;
-    }
-    if k < n {
-        let h = S::load_part(state.add(k), n - k);
-        for (row, sum) in sums.iter_mut().enumerate() {
-            *sum = S::fma(S::load_part(weights.add(row * n + k), n - k), h, *sum);
+        _ => {
+            for row in rows {
+                vectors_of::<S, F, C, P>(operands, part, &[*row]);
+            }
         }
     }
-    for (row, sum) in sums.into_iter().enumerate() {
-        *to.add(row) = S::reduce_add(sum);
-    }
 }
 
-/// Calls `f` with each position and how many lanes are there.
+/// The products of `C` gates, for `R` rows and `P` vectors of units.
 #[inline(always)]
-fn each<S: Simd>(n: usize, mut f: impl FnMut(usize, usize)) {
-    let mut j = 0;
-    while j < n {
-        f(j, S::LANES.min(n - j));
-        j += S::LANES;
+unsafe fn tile<S: Simd, F: Finish<C>, const C: usize, const R: usize, const P: usize>(
+    operands: &Operands<'_>,
+    rows: &[Row; R],
+    vector: usize,
+) {
+    let (n, gates) = (operands.hidden, operands.layer.cell.gates() as usize);
+    let step = gates * S::LANES;
+    let weights = operands.packed.add(vector * n * step + F::GATE * S::LANES);
+    let mut sums = [[[S::zero(); C]; P]; R];
+    for k in 0..n {
+        for p in 0..P {
+            let from = weights.add((p * n + k) * step);
+            let mut columns = [S::zero(); C];
+            for (c, column) in columns.iter_mut().enumerate() {
+                *column = S::load(from.add(c * S::LANES));
+            }
+            for (row, sums) in rows.iter().zip(sums.iter_mut()) {
+                // The reset state stands in the cell state's place, which a GRU does not need.
+                let state = if F::OF_RESET { row.cell.cast_const() } else { row.old };
+                let h = S::splat(*state.add(k));
+                for (sum, column) in sums[p].iter_mut().zip(columns) {
+                    *sum = S::fma(column, h, *sum);
+                }
+            }
+        }
+    }
+    for (row, sums) in rows.iter().zip(sums) {
+        for (p, sums) in sums.into_iter().enumerate() {
+            let first = (vector + p) * S::LANES;
+            let lanes = S::LANES.min(n - first);
+            F::finish::<S>(operands, row, Units { first, lanes }, sums);
+        }
     }
 }
 
 /// An activation of a gate, its operand limited.
 #[inline(always)]
-unsafe fn gate<S: Simd>(rows: &Rows<'_>, which: usize, x: S::V) -> S::V {
-    let x = match rows.layer.clip {
+unsafe fn gate<S: Simd>(layer: &Recurrent, which: usize, x: S::V) -> S::V {
+    let x = match layer.clip {
         Some(clip) => {
             let clip = clip.as_f64() as f32;
             S::min(S::max(x, S::splat(-clip)), S::splat(clip))
         }
         None => x,
     };
-    activation::<S>(&rows.layer.activations[which], x)
+    activation::<S>(&layer.activations[which], x)
 }
 
 #[inline(always)]
@@ -251,81 +314,118 @@ unsafe fn activation<S: Simd>(of: &Activation, x: S::V) -> S::V {
     }
 }
 
-/// The sum of a gate's product and input.
+/// A gate's product and its part of the input.
 #[inline(always)]
-unsafe fn sum<S: Simd>(sums: *const f32, x: *const f32, at: usize, lanes: usize) -> S::V {
-    S::add(S::load_part(sums.add(at), lanes), S::load_part(x.add(at), lanes))
+unsafe fn with_input<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, which: usize, product: S::V) -> S::V {
+    let x = row.x.add(which * operands.hidden + units.first);
+    S::add(product, S::load_part(x, units.lanes))
 }
 
+/// Stores a hidden state where the next step reads it and where it comes out.
 #[inline(always)]
-unsafe fn rnn<S: Simd>(rows: &Rows<'_>, sums: *mut f32, x: *const f32, hidden: *mut f32) {
-    // SAFETY: the row's memory.
-    each::<S>(rows.hidden, |j, lanes| unsafe {
-        let new = gate::<S>(rows, 0, sum::<S>(sums, x, j, lanes));
-        S::store_part(hidden.add(j), new, lanes);
-    });
+unsafe fn store_hidden<S: Simd>(row: &Row, units: Units, value: S::V) {
+    S::store_part(row.new.add(units.first), value, units.lanes);
+    S::store_part(row.out.add(units.first), value, units.lanes);
 }
 
-/// The reset gate times the hidden state, where the sums of the last gate will be.
-#[inline(always)]
-unsafe fn reset<S: Simd>(rows: &Rows<'_>, sums: *mut f32, x: *const f32, hidden: *mut f32) {
-    let n = rows.hidden;
-    // SAFETY: the row's memory.
-    each::<S>(n, |j, lanes| unsafe {
-        let reset = gate::<S>(rows, 0, sum::<S>(sums, x, n + j, lanes));
-        let kept = S::mul(reset, S::load_part(hidden.add(j), lanes));
-        S::store_part(sums.add(2 * n + j), kept, lanes);
-    });
+struct Rnn;
+
+impl Finish<1> for Rnn {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, [sum]: [S::V; 1]) {
+        let new = gate::<S>(operands.layer, 0, with_input::<S>(operands, row, units, 0, sum));
+        store_hidden::<S>(row, units, new);
+    }
 }
 
-#[inline(always)]
-unsafe fn gru<S: Simd>(rows: &Rows<'_>, sums: *mut f32, x: *const f32, hidden: *mut f32, reset_after: bool) {
-    let n = rows.hidden;
-    // SAFETY: the row's memory.
-    each::<S>(n, |j, lanes| unsafe {
-        let update = gate::<S>(rows, 0, sum::<S>(sums, x, j, lanes));
-        let mut own = S::load_part(sums.add(2 * n + j), lanes);
-        if reset_after {
-            if let Some(bias) = rows.bias {
-                own = S::add(own, S::load_part(bias.add(j), lanes));
-            }
-            own = S::mul(own, gate::<S>(rows, 0, sum::<S>(sums, x, n + j, lanes)));
-        }
-        let new = gate::<S>(rows, 1, S::add(own, S::load_part(x.add(2 * n + j), lanes)));
-        let old = S::load_part(hidden.add(j), lanes);
-        // (1 − z)·n + z·h
-        let next = S::fma(update, S::sub(old, new), new);
-        S::store_part(hidden.add(j), next, lanes);
-    });
+/// The update gate, and the reset gate times the hidden state.
+struct GruFirst;
+
+impl Finish<2> for GruFirst {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, [update, reset]: [S::V; 2]) {
+        let Units { first, lanes } = units;
+        let update = gate::<S>(operands.layer, 0, with_input::<S>(operands, row, units, 0, update));
+        let reset = gate::<S>(operands.layer, 0, with_input::<S>(operands, row, units, 1, reset));
+        S::store_part(row.gate.add(first), update, lanes);
+        let kept = S::mul(reset, S::load_part(row.old.add(first), lanes));
+        S::store_part(row.cell.add(first), kept, lanes);
+    }
 }
 
+struct GruSecond;
+
+impl Finish<1> for GruSecond {
+    const GATE: usize = 2;
+    const OF_RESET: bool = true;
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, [own]: [S::V; 1]) {
+        let update = S::load_part(row.gate.add(units.first), units.lanes);
+        gru_end::<S>(operands, row, units, update, own);
+    }
+}
+
+struct Gru;
+
+impl Finish<3> for Gru {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, [update, reset, own]: [S::V; 3]) {
+        let update = gate::<S>(operands.layer, 0, with_input::<S>(operands, row, units, 0, update));
+        let reset = gate::<S>(operands.layer, 0, with_input::<S>(operands, row, units, 1, reset));
+        let own = match operands.bias {
+            Some(bias) => S::add(own, S::load_part(bias.add(units.first), units.lanes)),
+            None => own,
+        };
+        gru_end::<S>(operands, row, units, update, S::mul(own, reset));
+    }
+}
+
+/// `(1 − z)·n + z·h`
 #[inline(always)]
-unsafe fn lstm<S: Simd>(
-    rows: &Rows<'_>,
-    sums: *mut f32,
-    x: *const f32,
-    hidden: *mut f32,
-    cell: *mut f32,
-    input_forget: bool,
-) {
-    let n = rows.hidden;
-    // SAFETY: the row's memory.
-    each::<S>(n, |j, lanes| unsafe {
-        let seen = |part: usize, state: S::V, to: S::V| match rows.peepholes {
-            Some(weights) => S::fma(S::load_part(weights.add(part * n + j), lanes), state, to),
+unsafe fn gru_end<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, update: S::V, own: S::V) {
+    let new = gate::<S>(operands.layer, 1, with_input::<S>(operands, row, units, 2, own));
+    let old = S::load_part(row.old.add(units.first), units.lanes);
+    store_hidden::<S>(row, units, S::fma(update, S::sub(old, new), new));
+}
+
+struct Lstm;
+
+impl Finish<4> for Lstm {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, sums: [S::V; 4]) {
+        let (n, Units { first, lanes }, layer) = (operands.hidden, units, operands.layer);
+        let input_forget = matches!(layer.cell, Cell::Lstm { input_forget: true, .. });
+        // SAFETY: three rows of peepholes, where there are some.
+        let seen = |part: usize, state: S::V, to: S::V| match operands.peepholes {
+            Some(weights) => unsafe { S::fma(S::load_part(weights.add(part * n + first), lanes), state, to) },
             None => to,
         };
-        let old = S::load_part(cell.add(j), lanes);
-        let input = gate::<S>(rows, 0, seen(0, old, sum::<S>(sums, x, j, lanes)));
+        let old = S::load_part(row.cell.add(first).cast_const(), lanes);
+        let input = gate::<S>(
+            layer,
+            0,
+            seen(0, old, with_input::<S>(operands, row, units, 0, sums[0])),
+        );
         let forget = match input_forget {
             true => S::sub(S::splat(1.0), input),
-            false => gate::<S>(rows, 0, seen(2, old, sum::<S>(sums, x, 2 * n + j, lanes))),
+            false => gate::<S>(
+                layer,
+                0,
+                seen(2, old, with_input::<S>(operands, row, units, 2, sums[2])),
+            ),
         };
-        let fresh = gate::<S>(rows, 1, sum::<S>(sums, x, 3 * n + j, lanes));
+        let fresh = gate::<S>(layer, 1, with_input::<S>(operands, row, units, 3, sums[3]));
         let new = S::fma(forget, old, S::mul(input, fresh));
-        let output = gate::<S>(rows, 0, seen(1, new, sum::<S>(sums, x, n + j, lanes)));
-        S::store_part(cell.add(j), new, lanes);
-        let shown = S::mul(output, activation::<S>(&rows.layer.activations[2], new));
-        S::store_part(hidden.add(j), shown, lanes);
-    });
+        let output = gate::<S>(
+            layer,
+            0,
+            seen(1, new, with_input::<S>(operands, row, units, 1, sums[1])),
+        );
+        S::store_part(row.cell.add(first), new, lanes);
+        if layer.states() > 1 {
+            S::store_part(row.out.add(n + first), new, lanes);
+        }
+        store_hidden::<S>(row, units, S::mul(output, activation::<S>(&layer.activations[2], new)));
+    }
 }
