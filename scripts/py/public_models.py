@@ -79,11 +79,11 @@ def is_batch(value, index):
     """Whether an open dim is one that all inputs share as their batch: by its name, else by its place."""
     dim = value.shape[index]
     if isinstance(dim, str) and dim and not dim.startswith(("unk", "DynamicDimension", "?")):
-        return "batch" in dim.lower() or dim in ("N", "B", "b", "n")
+        return "batch" in dim.lower() or dim in ("B", "b") or index == 0 and dim in ("N", "n")
     return index == 1 if value.name.lower() in STATES else index == 0 and len(value.shape) > 1
 
 
-def make(inputs, batch, size, seed):
+def make(inputs, batch, size, seed, most=10):
     generator, values = np.random.default_rng(seed), {}
     for value in inputs:
         shape = [dim if isinstance(dim, int) and dim >= 0 else batch if is_batch(value, index) else size
@@ -99,7 +99,7 @@ def make(inputs, batch, size, seed):
             elif "len" in lower:
                 values[value.name] = np.full(shape, size, INTEGERS[value.type])
             else:
-                values[value.name] = generator.integers(1, 10, shape).astype(INTEGERS[value.type])
+                values[value.name] = generator.integers(most // 10, most, shape).astype(INTEGERS[value.type])
         elif value.type == "tensor(bool)":
             values[value.name] = np.ones(shape, np.bool_)
         else:
@@ -124,11 +124,11 @@ def trials(session):
     inputs, found = session.get_inputs(), []
     for size in SIZES if open_dims(inputs) else SIZES[:1]:
         batch = BATCHES[len(found) % 2]
-        values = make(inputs, batch, size, seed=size)
-        if values is None:
+        if make(inputs, batch, size, seed=size) is None:
             return None
-        for tried in (batch, 1) if batch != 1 else (1,):
-            values = make(inputs, tried, size, seed=size)
+        # Integers may be indices of small tables.
+        for tried, most in ((batch, 10), (1, 10), (1, 2)) if batch != 1 else ((1, 10), (1, 2)):
+            values = make(inputs, tried, size, size, most)
             try:
                 outputs = session.run(None, values)
             except Exception:
