@@ -530,8 +530,13 @@ impl Builder {
     /// run has others.
     pub fn assume_equal(&mut self, left: &Dim, right: &Dim, what: &str, origin: &Origin) -> Step<()> {
         self.require_equal(left, right)?;
-        self.graph.assume_equal(left, right, || format!("{what}, of {origin}"));
+        self.assume(left, right, what, origin);
         Ok(())
+    }
+
+    /// Takes two sizes as equal without learning anything of symbols: a run that has others is refused, by `what`.
+    pub fn assume(&mut self, left: &Dim, right: &Dim, what: &str, origin: &Origin) {
+        self.graph.assume_equal(left, right, || format!("{what}, of {origin}"));
     }
 
     /// Lets a size be 0 that nothing is known of; asks for a restart where that is new.

@@ -1,7 +1,6 @@
 //! What attention ops may ask for and is not there: each a typed error that names the attribute or input, its value and
 //! the way out.
 
-use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;
 use graphc_frontend::onnx::proto::{AttributeProto, OperatorSetIdProto};
 use graphc_frontend::onnx::{ImportOptions, NodeProblem};
@@ -9,7 +8,7 @@ use indexmap::IndexMap;
 use ir::HostTensor;
 use ir::op::{Op, View};
 
-use super::build::{Build, float, int, ops, output_type};
+use super::build::{Build, float, int, ops, output_type, text};
 
 fn contrib() -> Build {
     let mut build = Build::new(21);
@@ -18,15 +17,6 @@ fn contrib() -> Build {
         version: 1,
     });
     build
-}
-
-fn text(name: &str, s: &str) -> AttributeProto {
-    AttributeProto {
-        name: name.into(),
-        s: s.as_bytes().to_vec().into(),
-        r#type: AttributeType::String as i32,
-        ..AttributeProto::default()
-    }
 }
 
 /// A step of four heads of queries and two of keys, 8 wide, with the node's inputs from the eighth on.

@@ -147,6 +147,15 @@ pub fn int(name: &str, i: i64) -> AttributeProto {
     }
 }
 
+pub fn text(name: &str, s: &str) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        s: s.as_bytes().to_vec().into(),
+        r#type: AttributeType::String as i32,
+        ..AttributeProto::default()
+    }
+}
+
 pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
     AttributeProto {
         name: name.into(),

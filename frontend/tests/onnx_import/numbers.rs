@@ -4,10 +4,10 @@ use graphc_frontend::onnx::proto::OperatorSetIdProto;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;
 use graphc_frontend::onnx::{ImportError, ImportOptions, NodeProblem};
 use indexmap::IndexMap;
-use ir::HostTensor;
 use ir::graph::infer::Reason;
+use ir::{DType, HostTensor};
 
-use crate::build::{Build, evaluate, float, int, output_type};
+use crate::build::{Build, evaluate, float, int, output_type, text};
 
 /// "A fully-masked query row […] produces a zero output row […], not `NaN`" (Attention, opset 23).
 #[test]
@@ -334,4 +334,30 @@ fn endless_pads_are_refused() {
             output_type(&model.import().unwrap())
         );
     }
+}
+
+/// As onnxruntime 1.32 has it: computed in floats, and cut to integers.
+#[test]
+fn means_roots_and_logarithms_of_integers_are_cut() {
+    let integers = HostTensor::from_i64(DType::I64, vec![4], &[1, 2, 5, 9]).unwrap();
+    for (op, wanted) in [("ReduceL2", 10.0), ("ReduceLogSum", 2.0), ("ReduceLogSumExp", 9.0)] {
+        let build = Build::new(18).typed_input("x", DataType::Int64, &["n"]);
+        let graph = build
+            .node(&format!("{op} x -> y"), vec![])
+            .output("y")
+            .import()
+            .unwrap();
+        assert_eq!(output_type(&graph), "i64[1]");
+        assert_eq!(evaluate(&graph, integers.clone()), [wanted], "{op}");
+    }
+    let image = HostTensor::from_i64(DType::U8, vec![1, 1, 3], &[0, 7, 255]).unwrap();
+    let graph = Build::new(13)
+        .typed_input("x", DataType::Uint8, &["1", "1", "3"])
+        .floats("scales", &[3], &[1.0, 1.0, 2.0])
+        .node("Resize x _ scales -> y", vec![text("mode", "linear")])
+        .output("y")
+        .import()
+        .unwrap();
+    assert_eq!(output_type(&graph), "u8[1, 1, 6]");
+    assert_eq!(evaluate(&graph, image), [0.0, 1.0, 5.0, 69.0, 193.0, 255.0]);
 }

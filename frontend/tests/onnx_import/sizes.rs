@@ -50,16 +50,116 @@ fn sizes_that_need_not_be_equal_are_checked_by_the_run() {
         .import()
         .unwrap();
     assert_eq!(output_type(&graph), "f32[1, 4, w]");
-    assert_eq!(graph.assumptions().len(), 1);
+    // The pool has room for a window, and the halves are all.
+    assert_eq!(graph.assumptions().len(), 2);
     let y = evaluate(&graph, counted(&[1, 2, 4]));
     assert_eq!(&y[..8], [1.0, 1.0, 3.0, 3.0, 5.0, 5.0, 7.0, 7.0]);
     let error = refused(&graph, &[1, 2, 5]);
     for part in ["Concat node \"y\"", "4 is not 5", "w=5", "--size", "--shape"] {
         assert!(error.contains(part), "{part} in {error}");
     }
-    // The plan asks for it before anything else.
-    let first = ir::plan::requirement::of(&graph).remove(0);
-    assert!(first.equal && first.to_string().contains("Concat node"), "{first}");
+    // The plan asks for both before anything else.
+    let first = ir::plan::requirement::of(&graph);
+    for (requirement, node) in first.iter().zip(["MaxPool node", "Concat node"]) {
+        assert!(
+            requirement.equal && requirement.to_string().contains(node),
+            "{requirement}"
+        );
+    }
+}
+
+#[test]
+fn a_window_that_is_larger_than_its_image_by_less_than_a_stride_is_one() {
+    // Numbers of onnxruntime 1.23. What is missing of a stride or more gives no window.
+    let pool = |opset: i64, text: &str, shape: &[&str], more: &[(&str, &[i64])]| {
+        let single = ["count_include_pad", "p"];
+        let attributes = more.iter().map(|(name, values)| match single.contains(name) {
+            true => int(name, values[0]),
+            false => ints(name, values),
+        });
+        let build = Build::new(opset).input("x", shape).node(text, attributes.collect());
+        build.output("y").import().unwrap()
+    };
+    let row: (&str, &[i64]) = ("kernel_shape", &[2, 2]);
+    let (two, padded): ((&str, &[i64]), (&str, &[i64])) = (("strides", &[2, 2]), ("count_include_pad", &[1]));
+    let at = |opset, text, more: &[(&str, &[i64])]| {
+        let graph = pool(opset, text, &["1", "1", "1", "5"], more);
+        evaluate(&graph, counted(&[1, 1, 1, 5]))
+    };
+    assert_eq!(at(17, "MaxPool x -> y", &[row, two]), [1.0, 3.0]);
+    assert_eq!(at(17, "AveragePool x -> y", &[row, two]), [0.5, 2.5]);
+    assert_eq!(at(17, "AveragePool x -> y", &[row, two, padded]), [0.25, 1.25]);
+    assert_eq!(at(19, "AveragePool x -> y", &[row, two, padded]), [0.5, 2.5]);
+    assert_eq!(at(17, "LpPool x -> y", &[row, two, ("p", &[1])]), [1.0, 5.0]);
+    assert!(at(17, "MaxPool x -> y", &[row]).is_empty());
+    assert!(
+        at(
+            17,
+            "MaxPool x -> y",
+            &[("kernel_shape", &[4, 2]), two, ("pads", &[1, 0, 0, 0])]
+        )
+        .is_empty()
+    );
+    // Padding is part of the image; the divisor of opset 19 counts as much of it as the image had.
+    let line: &[(&str, &[i64])] = &[("kernel_shape", &[4]), ("strides", &[3]), ("pads", &[1, 0]), padded];
+    for (opset, mean) in [(17, 0.25), (19, 1.0 / 3.0)] {
+        let y = evaluate(
+            &pool(opset, "AveragePool x -> y", &["1", "1", "2"], line),
+            counted(&[1, 1, 2]),
+        );
+        assert!(y.len() == 1 && (y[0] - mean).abs() < 1e-6, "{y:?}");
+    }
+    // A window with gaps that is longer than its image still is one.
+    let gaps: &[(&str, &[i64])] = &[
+        ("kernel_shape", &[3]),
+        ("strides", &[8]),
+        ("dilations", &[3]),
+        ("pads", &[1, 0]),
+    ];
+    let y = evaluate(&pool(19, "MaxPool x -> y", &["1", "1", "4"], gaps), counted(&[1, 1, 4]));
+    assert_eq!(y, [2.0]);
+    let cube: &[(&str, &[i64])] = &[("kernel_shape", &[4, 2, 2]), ("strides", &[3, 1, 1])];
+    let y = evaluate(
+        &pool(17, "MaxPool x -> y", &["1", "1", "3", "3", "3"], cube),
+        counted(&[1, 1, 3, 3, 3]),
+    );
+    assert_eq!(y, [22.0, 23.0, 25.0, 26.0]);
+}
+
+#[test]
+fn an_open_image_is_assumed_to_have_room_for_a_window() {
+    let attributes = || vec![ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])];
+    let build = |h: &str| {
+        let build = Build::new(17).input("x", &["1", "1", h, "w"]);
+        build.node("MaxPool x -> y", attributes()).output("y")
+    };
+    let open = build("h").import().unwrap();
+    assert_eq!(output_type(&open), "f32[1, 1, div(h, 2), div(w, 2)]");
+    assert_eq!(evaluate(&open, counted(&[1, 1, 2, 5])), [6.0, 8.0]);
+    let error = refused(&open, &[1, 1, 1, 5]);
+    for part in [
+        "MaxPool node \"y\"",
+        "axis 2 of the image",
+        "1 is not 2",
+        "h=1",
+        "--size",
+    ] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    // Compiled for the inputs of such a run, it gives what the fixed model gives.
+    let mut options = ImportOptions::default();
+    options
+        .given
+        .insert("x".to_owned(), GivenInput::of(&counted(&[1, 1, 1, 5])));
+    let given = build("h").import_with(&options).unwrap();
+    assert_eq!(evaluate(&given, counted(&[1, 1, 1, 5])), [1.0, 3.0]);
+    // An image with padding for a window of every size assumes nothing.
+    let attributes = vec![ints("kernel_shape", &[3, 3]), ints("pads", &[1, 1, 1, 1])];
+    let graph = Build::new(17)
+        .input("x", &["1", "1", "h", "w"])
+        .node("MaxPool x -> y", attributes)
+        .output("y");
+    assert!(graph.import().unwrap().assumptions().is_empty());
 }
 
 #[test]

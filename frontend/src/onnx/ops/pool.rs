@@ -31,14 +31,61 @@ fn pool(node: &mut Node<'_>, x: Val, kind: PoolKind, value: Scalar) -> Step<(Poo
     let size = node.required("kernel_shape", size)?;
     let padded = padded(node, x, &size, value)?;
     let ceil = node.flag("ceil_mode")?;
-    let pool = Pool {
+    let mut pool = Pool {
         kind,
         size,
         window: padded.window.clone(),
         ceil,
         layout: Layout::ChannelsFirst,
     };
+    if !ceil && padded.x == x {
+        fit(node, x, &mut pool);
+    }
     Ok((pool, padded))
+}
+
+/// Gives an image that is smaller than the window, padding included, by less than a stride, the padding that it lacks.
+///
+/// Rounding down, as the standard writes it, there is no window, and later means are of nothing; onnxruntime rounds the
+/// quotient towards zero, so that there is one, and models are run at such sizes. An open size is assumed to have room
+/// for the window: its count of windows stays a plain quotient.
+fn fit(node: &mut Node<'_>, x: Val, pool: &mut Pool) {
+    let spatial = node.shape(x)[2..].to_vec();
+    let window = &mut pool.window;
+    for (axis, size) in spatial.iter().enumerate() {
+        let padding = window.pad_low[axis] + window.pad_high[axis];
+        let least = (pool.size[axis] - 1) * window.dilations[axis] + 1 - padding;
+        match size.as_const() {
+            Some(size) if (1..least).contains(&size) && least - size < window.strides[axis] => {
+                window.pad_high[axis] += least - size;
+            }
+            None if window.strides[axis] > 1 && !node.build.sizes.at_least(size, least) => {
+                let enough = size.larger(&Dim::Const(least));
+                let what = format!("axis {} of the image, which must have room for a window", axis + 2);
+                node.build.assume(size, &enough, &what, &node.origin);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The share of a window that the divisor of a mean counts, where padding is counted: from opset 19 on the padding that
+/// [`fit`] adds is not.
+fn counted_share(node: &Node<'_>, x: Val, pool: &Pool, pads: &[i64]) -> f64 {
+    if node.opset < 19 {
+        return 1.0;
+    }
+    let shape = node.shape(x);
+    let share = |axis: usize| {
+        let size = shape[axis + 2].as_const()?;
+        let (taps, window) = (pool.size[axis], &pool.window);
+        let inside = size + window.pad_low[axis] + pads[axis];
+        Some(((inside - 1) / window.dilations[axis] + 1).min(taps) as f64 / taps as f64)
+    };
+    (0..pool.size.len())
+        .filter(|axis| pool.window.pad_high[*axis] > pads[*axis])
+        .filter_map(share)
+        .product()
 }
 
 fn pooled(node: &mut Node<'_>, (pool, padded): (Pool, Padded)) -> Step<Val> {
@@ -73,7 +120,12 @@ pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let zero = Scalar::Float(0.0);
     let (mut parts, padded) = pool(node, x, PoolKind::Average { count_padding }, zero)?;
     if padded.x == x || count_padding {
-        return Ok(vec![pooled(node, (parts, padded))?]);
+        let share = counted_share(node, x, &parts, &padded.window.pad_high);
+        let mean = pooled(node, (parts, padded))?;
+        return Ok(vec![match count_padding && share < 1.0 {
+            true => node.with_scalar(BinaryOp::Mul, mean, 1.0 / share)?,
+            false => mean,
+        }]);
     }
     // Padding around the image is counted: the mean over it is divided by the part of the window that is inside.
     let counted = PoolKind::Average { count_padding: true };

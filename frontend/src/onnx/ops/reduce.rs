@@ -14,9 +14,13 @@ pub(super) const ROWS: &[Row] = &[
     op("CumProd", 26, |n| running(n, ReduceOp::Prod)),
     op("CumSum", 11, |n| running(n, ReduceOp::Sum)),
     op("ReduceL1", 1, |n| reduce(n, l1)),
-    op("ReduceL2", 1, |n| reduce(n, l2)),
-    op("ReduceLogSum", 1, |n| reduce(n, log_sum)),
-    op("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp)),
+    op("ReduceL2", 1, |n| reduce(n, |n, x, a, k| in_floats(n, x, a, k, l2))),
+    op("ReduceLogSum", 1, |n| {
+        reduce(n, |n, x, a, k| in_floats(n, x, a, k, log_sum))
+    }),
+    op("ReduceLogSumExp", 1, |n| {
+        reduce(n, |n, x, a, k| in_floats(n, x, a, k, log_sum_exp))
+    }),
     op("ReduceMax", 1, |n| {
         reduce(n, |n, x, axes, keep| {
             extreme(n, x, axes, keep, ReduceOp::Max, ReduceOp::Any)
@@ -66,6 +70,23 @@ fn sum_square(node: &mut Node<'_>, x: Val, axes: Vec<usize>, keep: bool) -> Step
     node.reduce(ReduceOp::Sum, square, axes, keep)
 }
 
+/// Roots and logarithms of integers are computed in `f64` and cut to integers.
+fn in_floats(
+    node: &mut Node<'_>,
+    x: Val,
+    axes: Vec<usize>,
+    keep: bool,
+    apply: fn(&mut Node<'_>, Val, Vec<usize>, bool) -> Step<Val>,
+) -> Step<Val> {
+    let dtype = node.dtype(x);
+    if !dtype.is_int() {
+        return apply(node, x, axes, keep);
+    }
+    let wide = node.cast(x, DType::F64)?;
+    let result = apply(node, wide, axes, keep)?;
+    node.cast(result, dtype)
+}
+
 fn l2(node: &mut Node<'_>, x: Val, axes: Vec<usize>, keep: bool) -> Step<Val> {
     let sum = sum_square(node, x, axes, keep)?;
     node.unary(UnaryOp::Sqrt, sum)
@@ -78,7 +99,7 @@ fn log_sum(node: &mut Node<'_>, x: Val, axes: Vec<usize>, keep: bool) -> Step<Va
 
 /// `m + log Σ exp(x − m)` with the largest element as `m`, 0 where that is infinite.
 fn log_sum_exp(node: &mut Node<'_>, x: Val, axes: Vec<usize>, keep: bool) -> Step<Val> {
-    let dtype = node.require_float(0)?;
+    let dtype = node.dtype(x);
     let largest = node.reduce(ReduceOp::Max, x, axes.clone(), true)?;
     let infinite = node.unary(UnaryOp::IsInf, largest)?;
     let zero = node.scalar(dtype, 0.0);

@@ -260,11 +260,17 @@ fn by_size(node: &mut Node<'_>, x: Val, axes: &[usize]) -> Step<Vec<Axis>> {
     Ok(list)
 }
 
+/// Resizes each axis. Means of integers are computed in `f32` and cut to integers, as onnxruntime does.
 fn apply(node: &mut Node<'_>, mut x: Val, axes: Vec<Axis>, mode: Mode, transform: Transform) -> Step<Vec<Val>> {
+    let dtype = node.dtype(x);
+    let is_wide = mode == Mode::Linear && dtype.is_int() && !axes.is_empty();
+    if is_wide {
+        x = node.cast(x, DType::F32)?;
+    }
     for axis in axes {
         x = one_axis(node, x, &axis, mode, transform)?;
     }
-    Ok(vec![x])
+    Ok(vec![if is_wide { node.cast(x, dtype)? } else { x }])
 }
 
 fn one_axis(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Transform) -> Step<Val> {
@@ -283,7 +289,10 @@ fn one_axis(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Tra
         let picks = node.build.of_constant(None, picks);
         let mut part = node.take(x, axis.axis, picks)?;
         if count > 1 {
-            let dtype = node.require_float(0)?;
+            let dtype = node.dtype(x);
+            if !dtype.is_float() {
+                node.require_float(0)?;
+            }
             let weights: Vec<f64> = taps.iter().map(|t| t[k].1).collect();
             let mut shape = vec![1usize; node.rank(x)];
             shape[axis.axis] = output as usize;

@@ -135,7 +135,10 @@ fn pick(node: &mut Node<'_>, x: Val, axis: &Axis, at: Val) -> Step<Val> {
 }
 
 fn weighted(node: &mut Node<'_>, x: Val, axis: &Axis, taps: &[(Val, Val)]) -> Step<Val> {
-    let dtype = node.require_float(0)?;
+    let dtype = node.dtype(x);
+    if !dtype.is_float() {
+        node.require_float(0)?;
+    }
     let mut sum: Option<Val> = None;
     for (at, weight) in taps {
         let part = pick(node, x, axis, *at)?;
