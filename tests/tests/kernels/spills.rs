@@ -1,7 +1,8 @@
 //! Kernels whose registers spill get other code, as the real compiler says: convolutions of networks' first layers,
 //! grouped ones, products whose few steps along k are unrolled.
 //!
-//! `GRAPHC_ALL_MODELS=1` has 60 random convolutions and 60 random products on each GPU, otherwise a few.
+//! `GRAPHC_ALL_MODELS=1` has 100 random convolutions and 100 random products on each
+//! GPU, otherwise a few.
 
 use std::fmt::Write as _;
 
@@ -240,7 +241,7 @@ fn none_spills(what: &str, texts: &[String], least: usize) {
 }
 
 fn texts(seed: u64, make: fn(&mut Random, usize) -> String) -> Vec<String> {
-    let cases = if everything() { 60 } else { 9 };
+    let cases = if everything() { 100 } else { 9 };
     let mut random = Random(seed);
     (0..cases).map(|number| make(&mut random, number)).collect()
 }
