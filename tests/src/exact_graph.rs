@@ -115,7 +115,11 @@ pub fn case(seed: u64) -> Case {
         .map(|(at, i)| format!("{} as \"y{at}\"", g.known[*i].name))
         .collect();
     Case {
-        text: format!("graph @exact stage=import {{\n{}  return {}\n}}\n", g.lines, results.join(", ")),
+        text: format!(
+            "graph @exact stage=import {{\n{}  return {}\n}}\n",
+            g.lines,
+            results.join(", ")
+        ),
         inputs: g.inputs,
     }
 }
@@ -164,7 +168,8 @@ impl Generator {
             let numbers: Vec<f64> = (0..n).map(|_| number(&mut self.random)).collect();
             HostTensor::from_f64(dtype, shape, &numbers)
         };
-        self.inputs.insert(name.clone(), tensor.expect("as many numbers as elements"));
+        self.inputs
+            .insert(name.clone(), tensor.expect("as many numbers as elements"));
         let op = format!("input \"{name}\" : {dtype}{shape:?}");
         self.add(op, dtype, shape);
     }
@@ -188,7 +193,9 @@ impl Generator {
             let number = match a.dtype {
                 DType::Bool => self.random.of(&["true", "false"]),
                 d if d.is_int() => self.random.of(&["0", "1", "2", "3", "7", "64", "100"]),
-                _ => self.random.of(&["0.0", "1.0", "-1.0", "2.0", "0.5", "-0.0", "3.0", "inf", "1e-39"]),
+                _ => self
+                    .random
+                    .of(&["0.0", "1.0", "-1.0", "2.0", "0.5", "-0.0", "3.0", "inf", "1e-39"]),
             };
             let name = format!("c{}", self.lines.len());
             let _ = writeln!(self.lines, "  {name} = constant {number} : {}[]", a.dtype);
@@ -271,7 +278,11 @@ impl Generator {
         let axis = self.random.below(2);
         let mut shape = a.shape;
         shape[axis] = 1;
-        self.add(format!("reduce {} {{op={op}, axes=[{axis}], keep_dims}}", a.name), a.dtype, shape);
+        self.add(
+            format!("reduce {} {{op={op}, axes=[{axis}], keep_dims}}", a.name),
+            a.dtype,
+            shape,
+        );
         Some(())
     }
 

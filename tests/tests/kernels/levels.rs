@@ -1,7 +1,8 @@
 //! No bit of a result depends on the optimisation level or on the device where the standards give every bit: the CPU
 //! and emulated GPUs, whose kernels fuse more at each level.
 //!
-//! `GRAPHC_EXACT_CASES` sets how many graphs (12 by default), `GRAPHC_SEED` the first.
+//! The GPUs take turns, and -O0, where each op is a kernel, has an eighth of the graphs. `GRAPHC_EXACT_CASES` sets how many
+//! graphs (8 by default), `GRAPHC_SEED` the first.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use ir::Program;
 use ir::graph::parse::parse;
 use passes::OptLevel;
 
-const LEVELS: [OptLevel; 4] = [OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3];
+const LEVELS: [OptLevel; 4] = [OptLevel::O3, OptLevel::O2, OptLevel::O1, OptLevel::O0];
 
 fn program(case: &Case, target: &str, level: OptLevel) -> Result<Program, String> {
     let graph = parse(&case.text).map_err(|e| e.to_string())?;
@@ -28,9 +29,7 @@ fn program(case: &Case, target: &str, level: OptLevel) -> Result<Program, String
 fn on_cpu(case: &Case) -> Result<Tensors, String> {
     let program = Arc::new(program(case, "cpu", OptLevel::O0)?);
     let loaded = Executable::load_on(&graphc::cpu_device(), program, 0, &LoadOptions::default());
-    loaded
-        .and_then(|exe| exe.run(&case.inputs))
-        .map_err(|e| e.to_string())
+    loaded.and_then(|exe| exe.run(&case.inputs)).map_err(|e| e.to_string())
 }
 
 fn emulated(tools: &Toolchain, case: &Case, arch: &str, level: OptLevel) -> Result<Tensors, String> {
@@ -45,12 +44,14 @@ fn emulated(tools: &Toolchain, case: &Case, arch: &str, level: OptLevel) -> Resu
 fn every_level_and_device_gives_the_same_bits() {
     let Some(tools) = toolchain() else { return };
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_EXACT_CASES", 12));
+    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_EXACT_CASES", 8));
     let mut wrong = Vec::new();
     for seed in first..first + cases {
         let case = case(seed);
         let want = on_cpu(&case).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
-        for (arch, level) in ["gfx90a", "gfx1100"].iter().flat_map(|arch| LEVELS.map(|l| (arch, l))) {
+        let arch = ["gfx90a", "gfx1100"][seed as usize % 2];
+        let levels = if seed % 16 < 2 { &LEVELS[..] } else { &LEVELS[..3] };
+        for &level in levels {
             let problem = match emulated(&tools, &case, arch, level) {
                 Ok(got) => first_difference(&got, &want),
                 Err(error) => Some(error),

@@ -167,7 +167,11 @@ fn random_convolution(random: &mut Random, number: usize) -> String {
     let (image, filter) = (shape(batch, channels, [size; 2]), shape(filters, per_input, window));
     let mut text = format!("graph @conv_{number} stage=import {{\n  x = input \"x\" : {dtype}{image:?}\n");
     let _ = writeln!(text, "  w = constant random(seed=1) : {dtype}{filter:?}");
-    let (sums, wide) = if dtype == "i8" { ("i32", ", out=i32") } else { (dtype, "") };
+    let (sums, wide) = if dtype == "i8" {
+        ("i32", ", out=i32")
+    } else {
+        (dtype, "")
+    };
     let bias = random.below(2) == 0;
     if bias {
         let _ = writeln!(text, "  b = input \"b\" : {sums}[{filters}]");
@@ -186,7 +190,10 @@ fn random_convolution(random: &mut Random, number: usize) -> String {
 /// residual, and the end of the graph.
 fn followed(random: &mut Random, dtype: &str, shape: &str) -> String {
     let (start, float) = match dtype {
-        "i8" => ("  f = cast p {to=f32}\n  s = constant 0.0123 : f32[]\n  c = mul f, s\n", "f32"),
+        "i8" => (
+            "  f = cast p {to=f32}\n  s = constant 0.0123 : f32[]\n  c = mul f, s\n",
+            "f32",
+        ),
         _ => ("  z = constant 0.37 : DTYPE[]\n  c = max p, z\n", dtype),
     };
     let mut text = start.replace("DTYPE", dtype);
@@ -198,7 +205,11 @@ fn followed(random: &mut Random, dtype: &str, shape: &str) -> String {
         _ => format!("  r = input \"r\" : {float}{shape}\n  a = add c, r\n  y = relu a\n"),
     };
     let ends = dtype == "i8" && random.below(2) == 0;
-    text += if ends { "  o = round y\n  i = cast o {to=i8}\n" } else { "" };
+    text += if ends {
+        "  o = round y\n  i = cast o {to=i8}\n"
+    } else {
+        ""
+    };
     let _ = writeln!(text, "  return {} as \"y\"\n}}", if ends { "i" } else { "y" });
     text
 }
@@ -215,7 +226,10 @@ fn random_product(random: &mut Random, number: usize) -> String {
     let weights = |text: &mut String, [rows, columns]: [usize; 2]| {
         let _ = match given {
             true => writeln!(text, "  w = input \"w\" : {dtype}[{batch}{rows}, {columns}]"),
-            false => writeln!(text, "  w = constant random(seed=1) : {dtype}[{batch}{rows}, {columns}]"),
+            false => writeln!(
+                text,
+                "  w = constant random(seed=1) : {dtype}[{batch}{rows}, {columns}]"
+            ),
         };
     };
     let out = if dtype == "i8" { "i32" } else { dtype };

@@ -24,9 +24,7 @@ fn run(case: &Case, level: OptLevel) -> Result<Tensors, String> {
         ..LoadOptions::default()
     };
     let loaded = Executable::load_on(&graphc::cpu_device(), Arc::new(program), 0, &load);
-    loaded
-        .and_then(|exe| exe.run(&case.inputs))
-        .map_err(|e| e.to_string())
+    loaded.and_then(|exe| exe.run(&case.inputs)).map_err(|e| e.to_string())
 }
 
 #[test]
