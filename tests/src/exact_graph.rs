@@ -127,7 +127,14 @@ pub fn case(seed: u64) -> Case {
 impl Generator {
     fn add(&mut self, op: String, dtype: DType, shape: [usize; 2]) {
         let name = format!("v{}", self.known.len());
-        let _ = writeln!(self.lines, "  {name} = {op}");
+        // The larger of two zeros may have either sign: a sum with zero takes the sign off.
+        let larger = ["max ", "min ", "reduce "].iter().any(|start| op.starts_with(start));
+        if larger && dtype.is_float() {
+            let _ = writeln!(self.lines, "  m{name} = {op}\n  z{name} = constant 0.0 : {dtype}[]");
+            let _ = writeln!(self.lines, "  {name} = add m{name}, z{name}");
+        } else {
+            let _ = writeln!(self.lines, "  {name} = {op}");
+        }
         self.known.push(Known { name, dtype, shape, op });
     }
 
