@@ -1,8 +1,8 @@
 //! No bit of a result depends on the optimisation level or on the device where the standards give every bit: the CPU
 //! and emulated GPUs, whose kernels fuse more at each level.
 //!
-//! The GPUs take turns, and -O0, where each op is a kernel, has an eighth of the graphs. `GRAPHC_EXACT_CASES` sets how many
-//! graphs (8 by default), `GRAPHC_SEED` the first.
+//! The GPUs take turns, and -O0, where each op is a kernel, has an eighth of the graphs. `GRAPHC_EXACT_CASES` sets how
+//! many graphs (8 by default), `GRAPHC_SEED` the first.
 
 use std::sync::Arc;
 
