@@ -3,6 +3,7 @@
 pub mod chain;
 pub mod emulated_hip;
 pub mod emulator;
+pub mod exact_graph;
 pub mod filetest;
 pub mod float8;
 pub mod integers;

@@ -6,6 +6,8 @@
 //! only a division by that zero, `rsqrt`, `atan2` or a look at its bits can tell. Exported models carry such sums
 //! (masks of zeros, biases that were never trained), and an attention without its mask of zeros is a kernel less;
 //! whoever needs the sign disables the two rules.
+//! Of `0.0` and `-0.0`, `max` and `min` give either, as IEEE 754 allows: which one depends on the order of operands,
+//! and "constant_right" swaps them.
 //!
 //! Rules run while the graph is rebuilt (see [`crate::rewrite`]), so an op's operands are already in canonical form.
 //! Canonical means: no views that do nothing, chains of one kind of view are one, constants are right operands,

@@ -36,6 +36,7 @@ mod hip_kernels;
 mod hip_random;
 mod integer_products;
 mod launchable;
+mod levels;
 mod long_rows;
 mod pairs;
 mod parts;

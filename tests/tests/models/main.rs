@@ -17,6 +17,7 @@ mod filetests;
 mod forged_mappings;
 mod given_integers;
 mod hip_text;
+mod levels;
 mod light;
 mod minilm;
 mod optimize_models;

@@ -193,6 +193,10 @@ pub(crate) unsafe fn binary(
             (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y)),
             (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_sub(y)),
             (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y)),
+            // The row's meaning of one op, without a `match` in the loop.
+            (BinaryOp::Div, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Div.on_ints(64, x, y)),
+            (BinaryOp::Rem, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Rem.on_ints(64, x, y)),
+            (BinaryOp::Mod, DType::I64) => lanes!(i64, i64_of, |x, y| BinaryOp::Mod.on_ints(64, x, y)),
             (BinaryOp::Max, _) => lanes!(i64, i64_of, |x, y| x.max(y)),
             (BinaryOp::Min, _) => lanes!(i64, i64_of, |x, y| x.min(y)),
             _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y)),
