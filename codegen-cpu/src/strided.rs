@@ -7,9 +7,9 @@
 //!     out[i, s, q, j, c] = x[i, s * Q + q, j, c] - row[i, j, c]
 //! ```
 //!
-//! Before: group and instance norms of images whose channels come last, means over positions. Walked a point at a time they
-//! read a few bytes of each line of memory, and there are as many tasks as points. After: each pass reads memory once from
-//! end to end. A fold's sum has another order than the row's.
+//! Before: group and instance norms of images whose channels come last, means over positions. Walked a point at a time
+//! they read a few bytes of each line of memory, and there are as many tasks as points. After: each pass reads memory
+//! once from end to end. A fold's sum has another order than the row's.
 
 use std::collections::HashMap;
 
@@ -278,8 +278,8 @@ impl Passes<'_, '_> {
         self.axes(|d| !d.folded)
     }
 
-    /// The points, with the near dims of the fold: numbers of a row are kept for each of these, so that all that is near
-    /// is read side by side.
+    /// The points, with the near dims of the fold: numbers of a row are kept for each of these, so that all that is
+    /// near is read side by side.
     fn kept(&self) -> Vec<AxisId> {
         self.axes(|d| !d.folded || d.near)
     }

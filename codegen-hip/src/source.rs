@@ -40,8 +40,8 @@ impl Writer {
         self.blocks.push(Vec::new());
     }
 
-    /// Notes that a local of this name is declared in the innermost open block; `false` where one is already: C++ has one of a
-    /// name a block, also where what it stood for is out of view.
+    /// Notes that a local of this name is declared in the innermost open block; `false` where one is already: C++ has
+    /// one of a name a block, also where what it stood for is out of view.
     pub fn declares(&mut self, name: &str) -> bool {
         let block = self.blocks.last_mut().unwrap_or(&mut self.outside);
         let new = !block.iter().any(|other| other == name);

@@ -126,8 +126,8 @@ impl RecurrentExec {
                 vectors,
                 second,
             };
-            // SAFETY: the operands are those that `run` was given; tasks have rows or units of their own, and a step, or
-            // a half of one, begins when the one before has ended.
+            // SAFETY: the operands are those that `run` was given; tasks have rows or units of their own, and a step,
+            // or a half of one, begins when the one before has ended.
             unsafe { run_part(isa, &operands.0, &part) }
         };
         let halves = halves(&form.layer);

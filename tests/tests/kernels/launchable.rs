@@ -109,3 +109,38 @@ fn random_kernels_compile_with_the_lds_that_was_counted() {
     println!("{compiled} kernels compiled");
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Shifted windows, joined again, normed and added to: rows of which some operands are read after the first fold, by the
+/// step that stores. Both places of a step compute where its elements lie.
+const ROWS_READ_LATER: &str = r#"graph @rows_read_later stage=import {
+  x = input "x" : f16[512, 8, 8, 96]
+  s = input "s" : f16[8, 64, 64, 96]
+  g = input "g" : f16[96]
+  b = input "b" : f16[96]
+  n2 = reshape x : f16[8, 8, 8, 8, 8, 96]
+  n3 = transpose n2 {perm=[0, 1, 3, 2, 4, 5]} : f16[8, 8, 8, 8, 8, 96]
+  n4 = reshape n3 : f16[8, 64, 64, 96]
+  n5 = slice n4 {starts=[0, 60, 0, 0]} : f16[8, 4, 64, 96]
+  n6 = slice n4 {starts=[0, 0, 0, 0]} : f16[8, 60, 64, 96]
+  n7 = concat n5, n6 {axis=1} : f16[8, 64, 64, 96]
+  n8 = slice n7 {starts=[0, 0, 60, 0]} : f16[8, 64, 4, 96]
+  n9 = slice n7 {starts=[0, 0, 0, 0]} : f16[8, 64, 60, 96]
+  n10 = concat n8, n9 {axis=2} : f16[8, 64, 64, 96]
+  n11 = layer_norm n10, g, b {axis=3, epsilon=1e-5} : f16[8, 64, 64, 96]
+  out = add n11, s : f16[8, 64, 64, 96]
+  return out as "out"
+}
+"#;
+
+#[test]
+fn rows_of_which_some_is_read_later_compile() {
+    let graph = parse(ROWS_READ_LATER).expect("a graph");
+    for name in ["gfx90a", "gfx1201", "sm_90"] {
+        let target: Target = name.parse().expect("a target of the table");
+        let Some(compiler) = compiler(target.platform) else {
+            continue;
+        };
+        let mut built = built(&graph, target).unwrap_or_else(|e| panic!("{name}: {e}"));
+        driver::compile(&mut built.program, &compiler, &|_| ()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}

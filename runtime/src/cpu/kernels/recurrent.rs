@@ -1,5 +1,5 @@
-//! Steps of recurrent layers. The weights are packed so that a vector holds units of the hidden state and each element of
-//! the state is multiplied with all gates of these units: nothing is summed across a vector, and the gates meet in
+//! Steps of recurrent layers. The weights are packed so that a vector holds units of the hidden state and each element
+//! of the state is multiplied with all gates of these units: nothing is summed across a vector, and the gates meet in
 //! registers. A unit's sum runs over the state in order, whatever the number of rows, vectors and threads.
 #![expect(
     unsafe_op_in_unsafe_fn,
@@ -64,7 +64,8 @@ pub(crate) fn packed_floats(isa: Isa, layer: &Recurrent, hidden: usize) -> usize
     vectors(isa, hidden) * hidden * layer.cell.gates() as usize * isa.lanes()
 }
 
-/// Packs some vectors of the weights `[gates * hidden, hidden]`: for each, for each element of the state, the gates' vectors.
+/// Packs some vectors of the weights `[gates * hidden, hidden]`: for each, for each element of the state, the gates'
+/// vectors.
 ///
 /// # Safety
 /// The weights are dense and of these sizes; `to` has room for all that [`packed_floats`] says.
@@ -94,8 +95,8 @@ pub(crate) unsafe fn pack(
 /// Runs a part of a step.
 ///
 /// # Safety
-/// The operands are dense tensors of the layer's shapes at these sizes. Parts of the steps before have run, and no other
-/// runs at the same time with the same rows and vectors.
+/// The operands are dense tensors of the layer's shapes at these sizes. Parts of the steps before have run, and no
+/// other runs at the same time with the same rows and vectors.
 pub(crate) unsafe fn run_part(isa: Isa, operands: &Operands<'_>, part: &Part) {
     dispatch(isa, operands, part);
 }

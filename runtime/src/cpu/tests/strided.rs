@@ -8,7 +8,8 @@ use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use super::build::{Build, c, sym};
 use super::{check, sizes};
 
-/// Groups of `c` of the `g * c` channels of images of `p` positions, normed, and each group's mean and greatest element.
+/// Groups of `c` of the `g * c` channels of images of `p` positions, normed, and the mean and the greatest element of
+/// each.
 ///
 /// ```text
 /// out[i, r % p, j * c + r / p] = (x[..] - mean) * rstd * gamma[j * c + r / p]     for i in n, j in g, r in c * p
