@@ -3,7 +3,8 @@
 //! registers. A unit's sum runs over the state in order, whatever the number of rows, vectors and threads.
 #![expect(
     unsafe_op_in_unsafe_fn,
-    reason = "kernel bodies under the contract of the public function"
+    clippy::needless_range_loop,
+    reason = "kernel bodies under the contract of the public function; loops whose bounds are known are unrolled"
 )]
 
 use std::ops::Range;
@@ -206,43 +207,51 @@ struct Units {
     lanes: usize,
 }
 
-/// Goes through a part's vectors with rows of one number, `P` vectors at once where there is one row.
+/// Goes through a part's vectors with one, two or four rows.
 #[inline(always)]
 unsafe fn vectors_of<S: Simd, F: Finish<C>, const C: usize, const P: usize>(
     operands: &Operands<'_>,
     part: &Part,
     rows: &[usize],
 ) {
-    let place = |row: usize| memory(operands, part, row);
-    let mut vector = part.vectors.start;
     match *rows {
-        [a] => {
-            let row = [place(a)];
-            while vector + P <= part.vectors.end {
-                tile::<S, F, C, 1, P>(operands, &row, vector);
-                vector += P;
-            }
-            for vector in vector..part.vectors.end {
-                tile::<S, F, C, 1, 1>(operands, &row, vector);
-            }
-        }
         [a, b] => {
-            let rows = [place(a), place(b)];
+            let rows = [memory(operands, part, a), memory(operands, part, b)];
             for vector in part.vectors.clone() {
                 tile::<S, F, C, 2, 1>(operands, &rows, vector);
             }
         }
         [a, b, c, d] => {
-            let rows = [place(a), place(b), place(c), place(d)];
+            let [a, b] = [memory(operands, part, a), memory(operands, part, b)];
+            let rows = [a, b, memory(operands, part, c), memory(operands, part, d)];
             for vector in part.vectors.clone() {
                 tile::<S, F, C, 4, 1>(operands, &rows, vector);
             }
         }
         _ => {
             for row in rows {
-                vectors_of::<S, F, C, P>(operands, part, &[*row]);
+                one_row::<S, F, C, P>(operands, part, *row);
             }
         }
+    }
+}
+
+/// Goes through a part's vectors with one row, `P` of them at once.
+#[inline(always)]
+unsafe fn one_row<S: Simd, F: Finish<C>, const C: usize, const P: usize>(
+    operands: &Operands<'_>,
+    part: &Part,
+    row: usize,
+) {
+    let row = [memory(operands, part, row)];
+    let mut vector = part.vectors.start;
+    while vector + P <= part.vectors.end {
+        tile::<S, F, C, 1, P>(operands, &row, vector);
+        vector += P;
+    }
+    while vector < part.vectors.end {
+        tile::<S, F, C, 1, 1>(operands, &row, vector);
+        vector += 1;
     }
 }
 
@@ -257,28 +266,36 @@ unsafe fn tile<S: Simd, F: Finish<C>, const C: usize, const R: usize, const P: u
     let step = gates * S::LANES;
     let weights = operands.packed.add(vector * n * step + F::GATE * S::LANES);
     let mut sums = [[[S::zero(); C]; P]; R];
+    let mut states = [std::ptr::null(); R];
+    for r in 0..R {
+        // The reset state stands in the cell state's place, which a GRU does not need.
+        states[r] = if F::OF_RESET {
+            rows[r].cell.cast_const()
+        } else {
+            rows[r].old
+        };
+    }
+    // Plain loops: an iterator's functions may be compiled apart, without the vectors' instructions.
     for k in 0..n {
         for p in 0..P {
             let from = weights.add((p * n + k) * step);
             let mut columns = [S::zero(); C];
-            for (c, column) in columns.iter_mut().enumerate() {
-                *column = S::load(from.add(c * S::LANES));
+            for c in 0..C {
+                columns[c] = S::load(from.add(c * S::LANES));
             }
-            for (row, sums) in rows.iter().zip(sums.iter_mut()) {
-                // The reset state stands in the cell state's place, which a GRU does not need.
-                let state = if F::OF_RESET { row.cell.cast_const() } else { row.old };
-                let h = S::splat(*state.add(k));
-                for (sum, column) in sums[p].iter_mut().zip(columns) {
-                    *sum = S::fma(column, h, *sum);
+            for r in 0..R {
+                let h = S::splat(*states[r].add(k));
+                for c in 0..C {
+                    sums[r][p][c] = S::fma(columns[c], h, sums[r][p][c]);
                 }
             }
         }
     }
-    for (row, sums) in rows.iter().zip(sums) {
-        for (p, sums) in sums.into_iter().enumerate() {
+    for r in 0..R {
+        for p in 0..P {
             let first = (vector + p) * S::LANES;
             let lanes = S::LANES.min(n - first);
-            F::finish::<S>(operands, row, Units { first, lanes }, sums);
+            F::finish::<S>(operands, &rows[r], Units { first, lanes }, sums[r][p]);
         }
     }
 }
@@ -320,6 +337,18 @@ unsafe fn activation<S: Simd>(of: &Activation, x: S::V) -> S::V {
 unsafe fn with_input<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, which: usize, product: S::V) -> S::V {
     let x = row.x.add(which * operands.hidden + units.first);
     S::add(product, S::load_part(x, units.lanes))
+}
+
+/// What a gate sees of a cell state is added: there are three rows of peepholes, or none.
+#[inline(always)]
+unsafe fn seen<S: Simd>(operands: &Operands<'_>, units: Units, part: usize, state: S::V, to: S::V) -> S::V {
+    match operands.peepholes {
+        Some(weights) => {
+            let weights = weights.add(part * operands.hidden + units.first);
+            S::fma(S::load_part(weights, units.lanes), state, to)
+        }
+        None => to,
+    }
 }
 
 /// Stores a hidden state where the next step reads it and where it comes out.
@@ -397,23 +426,30 @@ impl Finish<4> for Lstm {
     unsafe fn finish<S: Simd>(operands: &Operands<'_>, row: &Row, units: Units, sums: [S::V; 4]) {
         let (n, Units { first, lanes }, layer) = (operands.hidden, units, operands.layer);
         let input_forget = matches!(layer.cell, Cell::Lstm { input_forget: true, .. });
-        // SAFETY: three rows of peepholes, where there are some.
-        let seen = |part: usize, state: S::V, to: S::V| match operands.peepholes {
-            Some(weights) => unsafe { S::fma(S::load_part(weights.add(part * n + first), lanes), state, to) },
-            None => to,
-        };
         let old = S::load_part(row.cell.add(first).cast_const(), lanes);
         let input = gate::<S>(
             layer,
             0,
-            seen(0, old, with_input::<S>(operands, row, units, 0, sums[0])),
+            seen::<S>(
+                operands,
+                units,
+                0,
+                old,
+                with_input::<S>(operands, row, units, 0, sums[0]),
+            ),
         );
         let forget = match input_forget {
             true => S::sub(S::splat(1.0), input),
             false => gate::<S>(
                 layer,
                 0,
-                seen(2, old, with_input::<S>(operands, row, units, 2, sums[2])),
+                seen::<S>(
+                    operands,
+                    units,
+                    2,
+                    old,
+                    with_input::<S>(operands, row, units, 2, sums[2]),
+                ),
             ),
         };
         let fresh = gate::<S>(layer, 1, with_input::<S>(operands, row, units, 3, sums[3]));
@@ -421,7 +457,13 @@ impl Finish<4> for Lstm {
         let output = gate::<S>(
             layer,
             0,
-            seen(1, new, with_input::<S>(operands, row, units, 1, sums[1])),
+            seen::<S>(
+                operands,
+                units,
+                1,
+                new,
+                with_input::<S>(operands, row, units, 1, sums[1]),
+            ),
         );
         S::store_part(row.cell.add(first), new, lanes);
         if layer.states() > 1 {

@@ -123,7 +123,15 @@ fn layers_agree_with_the_interpreter_at_all_sizes() {
         let zeros = at % 2 == 1;
         let kernel = kernel(layer, zeros);
         ir::kernel::verify::verify(&kernel).unwrap();
-        for (t, b, h) in [(1, 1, 1), (3, 2, 5), (0, 3, 8), (4, 19, 16), (2, 1, 33), (3, 2, 130), (2, 7, 70)] {
+        for (t, b, h) in [
+            (1, 1, 1),
+            (3, 2, 5),
+            (0, 3, 8),
+            (4, 19, 16),
+            (2, 1, 33),
+            (3, 2, 130),
+            (2, 7, 70),
+        ] {
             let at = sizes(&[("t", t), ("b", b), ("h", h)]);
             let mut given = buffers(&kernel, &at, 7);
             let mut random = Random(5);
