@@ -110,8 +110,8 @@ fn random_kernels_compile_with_the_lds_that_was_counted() {
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Shifted windows, joined again, normed and added to: rows of which some operands are read after the first fold, by the
-/// step that stores. Both places of a step compute where its elements lie.
+/// Shifted windows, joined again, normed and added to: rows of which some operands are read after the first fold, by
+/// the step that stores. Both places of a step compute where its elements lie.
 const ROWS_READ_LATER: &str = r#"graph @rows_read_later stage=import {
   x = input "x" : f16[512, 8, 8, 96]
   s = input "s" : f16[8, 64, 64, 96]
