@@ -27,7 +27,7 @@ fn a_query_that_sees_no_key_gives_zero() {
     let x = HostTensor::from_f32([1, 1, 3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
     let never = f32::NEG_INFINITY;
     let floats = HostTensor::from_f32([3, 3], &[never, never, never, 0.0, never, never, never, never, 0.0]).unwrap();
-    let bools = HostTensor::from_i64(ir::DType::Bool, [3, 3], &[0, 0, 0, 1, 0, 0, 0, 0, 1]).unwrap();
+    let bools = HostTensor::from_i64(DType::Bool, [3, 3], &[0, 0, 0, 1, 0, 0, 0, 0, 1]).unwrap();
     for (ty, mask) in [(DataType::Float, &floats), (DataType::Bool, &bools)] {
         for causal in [0, 1] {
             let inputs = IndexMap::from_iter([("x".to_owned(), x.clone()), ("m".to_owned(), mask.clone())]);
@@ -36,7 +36,7 @@ fn a_query_that_sees_no_key_gives_zero() {
         }
         // Keys that the mask lets through may lie in the future.
         let future = match ty {
-            DataType::Bool => HostTensor::from_i64(ir::DType::Bool, [3, 3], &[0, 1, 1, 1, 1, 1, 1, 1, 1]),
+            DataType::Bool => HostTensor::from_i64(DType::Bool, [3, 3], &[0, 1, 1, 1, 1, 1, 1, 1, 1]),
             _ => HostTensor::from_f32([3, 3], &[never, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
         };
         let inputs = IndexMap::from_iter([("x".to_owned(), x.clone()), ("m".to_owned(), future.unwrap())]);
@@ -200,7 +200,7 @@ fn float_attributes_keep_their_fractions_on_integers() {
         ("HardSigmoid", &[("alpha", 0.25), ("beta", 0.6)], [1, 0, 0, 1, 0]),
     ];
     for (op, attributes, want) in cases {
-        for (ty, dtype) in [(DataType::Int32, ir::DType::I32), (DataType::Int64, ir::DType::I64)] {
+        for (ty, dtype) in [(DataType::Int32, DType::I32), (DataType::Int64, DType::I64)] {
             let graph = Build::new(16)
                 .typed_input("x", ty, &["5"])
                 .node(
@@ -214,7 +214,7 @@ fn float_attributes_keep_their_fractions_on_integers() {
             assert_eq!(computed(&graph, [("x", x)]).to_i64(), want, "{op} of {dtype}");
         }
     }
-    let large = HostTensor::from_i64(ir::DType::I64, [1], &[(1 << 53) + 3]).unwrap();
+    let large = HostTensor::from_i64(DType::I64, [1], &[(1 << 53) + 3]).unwrap();
     let graph = Build::new(16)
         .typed_input("x", DataType::Int64, &["1"])
         .node("Shrink x -> y", vec![float("bias", 1.0)])
@@ -233,7 +233,7 @@ fn a_product_of_integers_is_scaled_by_fractions() {
         .output("y")
         .import()
         .unwrap();
-    let of = |shape: &[usize], v: &[i64]| HostTensor::from_i64(ir::DType::I32, shape, v).unwrap();
+    let of = |shape: &[usize], v: &[i64]| HostTensor::from_i64(DType::I32, shape, v).unwrap();
     let inputs = [
         ("a", of(&[1, 2], &[3, 4])),
         ("b", of(&[2, 1], &[1, 2])),
