@@ -361,7 +361,8 @@ fn product(
     }
     let how = match (quantised, cx.constant(right.param)) {
         (Some(q), _) => Right::Quantised(q.matrix),
-        (None, Some(_)) if reads => {
+        // Columns of 16-bit floats are read where they lie.
+        (None, Some(_)) if reads && (right.elem == Elem::F32 || right.row != 1) => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
             Right::Packed(match right.table.is_empty() {
                 true => vec![0],

@@ -5,7 +5,7 @@
 
 use ir::op::{Composite, Elementwise, Gather, View};
 use ir::schedule::RegionKind;
-use ir::{Entity, NodeId, Op, Value};
+use ir::{DType, Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
 use super::classify::{OperandNeed, Role, is_costly, is_free, is_mask, is_unpacking};
@@ -112,7 +112,7 @@ impl Fuser<'_> {
         }
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
         if !mine.is_empty() && !asks {
-            let converts = self.target.operand_prologue && self.widens(id);
+            let converts = self.widens(id) && (self.target.operand_prologue || self.is_of_halves(id));
             if !is_free(op) && !converts && !unpacks && !looked_up {
                 return Err(Barrier::OperandReuse);
             }
@@ -190,6 +190,15 @@ impl Fuser<'_> {
             Op::Elementwise(Elementwise::Cast(to)) => to.bits() >= self.graph.ty(node.operands[0]).dtype.bits(),
             _ => false,
         }
+    }
+
+    /// Says whether the map makes `f32` of 16 bits for products that have it on their right: those read either.
+    fn is_of_halves(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let of = |value: Value| self.graph.ty(value).dtype;
+        of(Value::from(id)) == DType::F32
+            && matches!(of(node.operands[0]), DType::F16 | DType::BF16)
+            && self.feeds_products(id)
     }
 
     /// Says whether all readers are products that have the value on their right, views in between or not, or attentions

@@ -400,7 +400,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         unsafe { taps_at.fill(entry / groups, row0, count, entry % groups * cg, table) }
     };
     let problem = Problem {
-        quantised: None,
+        stored: None,
         isa,
         batch: s.n * groups,
         m: pixels,

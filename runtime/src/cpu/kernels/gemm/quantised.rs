@@ -177,21 +177,11 @@ impl QuantisedB {
         }
     }
 
-    /// Writes the products of up to [`FEW_ROWS`] rows by a panel: `cols` numbers at each of the rows of `c`, `ldc`
-    /// apart.
+    /// Writes the products of up to [`FEW_ROWS`] rows by a panel.
     ///
     /// # Safety
-    /// Each pointer is valid for a row of `k` floats, `c` for the numbers, the panel is one of the matrix.
-    pub(crate) unsafe fn multiply(&self, rows: &[*const f32], panel: usize, c: *mut f32, ldc: usize, cols: usize) {
-        let mut few = [std::ptr::null(); FEW_ROWS];
-        few[..rows.len()].copy_from_slice(rows);
-        let to = Sums {
-            rows: few,
-            count: rows.len(),
-            c,
-            ldc,
-            cols,
-        };
+    /// Each of the rows is valid for `k` floats, `to` for the numbers, the panel is one of the matrix.
+    pub(crate) unsafe fn multiply(&self, panel: usize, to: Sums) {
         // SAFETY: the caller's contract.
         unsafe {
             let part = self.part(panel, 0, self.k);
@@ -240,14 +230,32 @@ impl QuantisedB {
     }
 }
 
-/// Where products of a few rows go.
+/// A few rows of A, and where their products go: `cols` numbers at each of the rows of `c`, `ldc` apart.
 #[derive(Clone, Copy)]
-struct Sums {
-    rows: [*const f32; FEW_ROWS],
-    count: usize,
-    c: *mut f32,
-    ldc: usize,
-    cols: usize,
+pub(crate) struct Sums {
+    pub rows: [*const f32; FEW_ROWS],
+    pub count: usize,
+    pub c: *mut f32,
+    pub ldc: usize,
+    pub cols: usize,
+}
+
+impl Sums {
+    /// Stores the products of row `i` by a panel of two vectors.
+    ///
+    /// # Safety
+    /// The numbers have their places, and the processor has the level's instructions.
+    #[inline(always)]
+    pub(crate) unsafe fn store<S: Simd>(&self, i: usize, sums: [S::V; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let c = self.c.add(i * self.ldc);
+            S::store_part(c, sums[0], self.cols.min(S::LANES));
+            if self.cols > S::LANES {
+                S::store_part(c.add(S::LANES), sums[1], self.cols - S::LANES);
+            }
+        }
+    }
 }
 
 /// Rows of a panel to be made floats.
@@ -484,11 +492,7 @@ unsafe fn multiply_rows<S: Simd, N: Stored, const M: usize>(to: Sums, part: Part
             scales = scales.add(part.scales_step);
         }
         for (i, sums) in sums.iter().enumerate() {
-            let c = to.c.add(i * to.ldc);
-            S::store_part(c, sums[0], to.cols.min(S::LANES));
-            if to.cols > S::LANES {
-                S::store_part(c.add(S::LANES), sums[1], to.cols - S::LANES);
-            }
+            to.store::<S>(i, *sums);
         }
     }
 }
