@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// A matrix `[outputs, inputs]` as a graph has it.
+/// A matrix `[outputs, inputs]` as a graph has it, or a stack of them, `[count, outputs, inputs]`.
 #[derive(Clone, Debug)]
 pub enum Matrix {
     /// `f32`, `f16` or `bf16`.
@@ -86,10 +86,17 @@ impl Matrix {
         x.linear(&self.wide(), bias)
     }
 
-    /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`.
+    /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`; of a stack matrices, `[n, outputs, inputs]`.
     #[track_caller]
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         self.rows(|stored| stored.take(0, ids))
+    }
+
+    /// As [`Matrix::product`], of `[…, 1, inputs]` with the matrices of a stack that ids `[…]` choose. A product reads
+    /// no other.
+    #[track_caller]
+    pub fn product_of_chosen(&self, x: &Tensor, ids: &Tensor) -> Tensor {
+        x.matmul_t(&self.look_up(ids))
     }
 
     /// Some rows of each part, in `f32`.
@@ -103,9 +110,12 @@ impl Matrix {
                 zeros,
                 size,
             } => {
-                let groups = Some(Groups { axis: 1, size: *size });
-                let zeros = zeros.as_ref().map(&of);
-                of(numbers).dequantize_groups(&of(scales), zeros.as_ref(), groups, DType::F32)
+                let (numbers, zeros) = (of(numbers), zeros.as_ref().map(&of));
+                let groups = Some(Groups {
+                    axis: numbers.shape().rank() - 1,
+                    size: *size,
+                });
+                numbers.dequantize_groups(&of(scales), zeros.as_ref(), groups, DType::F32)
             }
         }
     }
@@ -186,27 +196,22 @@ impl<'a> Loader<'a> {
         let tensor = self.take(name, &[rows.stored(outputs), inputs])?;
         let ty = tensor.ty;
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
-        self.keep(name, ty, rows.take(&tensor.bytes, size), [outputs, inputs])
+        self.keep(name, ty, rows.take(&tensor.bytes, size), &[outputs, inputs])
     }
 
-    /// Matrices `[count, outputs, inputs]` that the file has as one tensor.
+    /// A stack of matrices `[count, outputs, inputs]`.
     ///
     /// # Errors
     /// As [`Loader::vector`].
-    pub fn matrices(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Matrix>> {
-        let tensor = self.take(name, &[count, outputs, inputs])?;
-        let (ty, size) = (tensor.ty, tensor.bytes.len() / count);
-        let one = |at: usize| {
-            let bytes = tensor.bytes.slice(at * size..(at + 1) * size);
-            self.keep(&format!("{name}.{at}"), ty, bytes, [outputs, inputs])
-        };
-        (0..count).map(one).collect()
+    pub fn stack(&mut self, name: &str, shape: [usize; 3]) -> Result<Matrix> {
+        let tensor = self.take(name, &shape)?;
+        self.keep(name, tensor.ty, tensor.bytes.clone(), &shape)
     }
 
     /// Makes a matrix of its bytes in the file.
-    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, [outputs, inputs]: [usize; 2]) -> Result<Matrix> {
+    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, shape: &[usize]) -> Result<Matrix> {
         let before = bytes.len();
-        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, [outputs, inputs], bytes));
+        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, shape, bytes));
         let (matrix, after, kept_as) = match (ty, Form::of(ty)) {
             (TensorType::F32, _) => (plain(DType::F32, bytes), before, "f32".to_owned()),
             (TensorType::F16, _) => (plain(DType::F16, bytes), before, "f16".to_owned()),
@@ -215,11 +220,16 @@ impl<'a> Loader<'a> {
                 let parts = form.parts(ty, &bytes);
                 let after = parts.numbers.len() + parts.scales.len() + parts.zeros.len();
                 let of_groups = |part: &str, dtype, bytes: Vec<u8>| {
-                    let shape = [outputs, inputs / form.group];
+                    let mut shape = shape.to_vec();
+                    shape
+                        .iter_mut()
+                        .last()
+                        .into_iter()
+                        .for_each(|inputs| *inputs /= form.group);
                     constant(&format!("{name}.{part}"), dtype, shape, bytes.into())
                 };
                 let matrix = Matrix::Groups {
-                    numbers: constant(name, form.numbers, [outputs, inputs], parts.numbers.into()),
+                    numbers: constant(name, form.numbers, shape, parts.numbers.into()),
                     scales: of_groups("scales", form.scales, parts.scales),
                     zeros: form.zeros.then(|| of_groups("zeros", DType::F32, parts.zeros)),
                     size: form.group as i64,
@@ -227,7 +237,7 @@ impl<'a> Loader<'a> {
                 (matrix, after, form.describe())
             }
             (_, None) => {
-                let mut numbers = vec![0.0; outputs * inputs];
+                let mut numbers = vec![0.0; shape.iter().product()];
                 dequantize(ty, &bytes, &mut numbers).map_err(|problem| self.blocks(name, ty, problem))?;
                 let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
                 let (dtype, numbers) = if largest <= f16::MAX.to_f32() {

@@ -1,10 +1,8 @@
 //! Mixtures of experts: a router gives each token to a few of many feed-forward networks (Shazeer et al., 2017).
 //!
-//! All experts are computed for all tokens, and those that a token did not choose count nothing: the numbers are those
-//! of the mixture, but a token reads the weights of all experts.
+//! The experts of a layer are stacked. A token's row is multiplied by those that it chose, and reads no other.
 
 use graphc::frontend::tensor::Tensor;
-use graphc::ir::{DType, Shape};
 
 use crate::error::Result;
 use crate::loader::{Config, Keys, Loader, Matrix, Rows};
@@ -62,8 +60,8 @@ impl Mixture {
 pub struct Experts {
     mixture: Mixture,
     router: Matrix,
-    /// Gate, up and down of each.
-    experts: Vec<[Matrix; 3]>,
+    /// Gates, ups and downs, stacked.
+    experts: [Matrix; 3],
     /// The weights of the sigmoid, `[1, width]`, and the expert's own.
     shared: Option<(Tensor, [Matrix; 3])>,
 }
@@ -74,10 +72,9 @@ impl Experts {
         let Mixture { count, inner, .. } = mixture;
         let width = config.width;
         let router = loader.matrix(&name("ffn_gate_inp"), count, width, &Rows::All)?;
-        let gates = loader.matrices(&name("ffn_gate_exps"), [count, inner, width])?;
-        let ups = loader.matrices(&name("ffn_up_exps"), [count, inner, width])?;
-        let downs = loader.matrices(&name("ffn_down_exps"), [count, width, inner])?;
-        let each = gates.into_iter().zip(ups).zip(downs);
+        let gates = loader.stack(&name("ffn_gate_exps"), [count, inner, width])?;
+        let ups = loader.stack(&name("ffn_up_exps"), [count, inner, width])?;
+        let downs = loader.stack(&name("ffn_down_exps"), [count, width, inner])?;
         let shared = match mixture.shared {
             None => None,
             Some(inner) => {
@@ -91,7 +88,7 @@ impl Experts {
         Ok(Experts {
             mixture,
             router,
-            experts: each.map(|((gate, up), down)| [gate, up, down]).collect(),
+            experts: [gates, ups, downs],
             shared,
         })
     }
@@ -105,25 +102,19 @@ impl Experts {
             // llama.cpp's least sum: that of the smallest normal number in f16.
             chosen = &chosen / chosen.sum_keep([-1]).maximum(6.103_515_625e-5);
         }
-        let shape: Shape = all.shape().clone();
-        let weights = Tensor::zeros(DType::F32, shape).scatter(-1, &places, &chosen);
-        let mut sum: Option<Tensor> = None;
-        for (at, expert) in self.experts.iter().enumerate() {
-            let part = network(expert, x) * weights.narrow(-1, at as i64, 1);
-            sum = Some(match sum {
-                Some(sum) => sum + part,
-                None => part,
-            });
-        }
+        // A row [S, 1, 1, width] meets the matrices of its experts, [S, used, …].
+        let [gates, ups, downs] = &self.experts;
+        let row = x.unsqueeze(1).unsqueeze(1);
+        let inner = gates.product_of_chosen(&row, &places).silu() * ups.product_of_chosen(&row, &places);
+        let each = downs.product_of_chosen(&inner, &places).squeeze(2);
+        let sum = (each * chosen.unsqueeze(-1)).sum([1]);
         let shared = self.shared.as_ref().map(|(sigmoid, expert)| {
             let weight = x.linear(sigmoid, None).sigmoid();
             network(expert, x) * weight
         });
-        match (sum, shared) {
-            (Some(sum), Some(shared)) => sum + shared,
-            (Some(one), None) | (None, Some(one)) => one,
-            // There is an expert: counts are 1 or more.
-            (None, None) => x.clone(),
+        match shared {
+            Some(shared) => sum + shared,
+            None => sum,
         }
     }
 }

@@ -383,6 +383,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
             let at = n as isize * out_strides.n + g as isize * out_group;
             Place {
                 b: b.get().add(g * one_b),
+                panel0: 0,
                 c: output.get().offset(at * out_size),
                 bias: if bias.get().is_null() {
                     bias.get()

@@ -66,6 +66,8 @@ impl Dest {
 /// The operands of one batch entry.
 pub(crate) struct Place {
     pub b: *const f32,
+    /// Panels of quantised matrices before the entry's own.
+    pub panel0: usize,
     pub c: *mut u8,
     pub bias: *const f32,
     pub residual: *const f32,
@@ -103,7 +105,7 @@ pub(crate) struct Problem<'a> {
 /// A right operand in fewer bits than floats.
 #[derive(Clone, Copy)]
 pub(crate) enum StoredB<'a> {
-    /// The same for all entries.
+    /// One for all entries, or several side by side, of which an entry's begins at `Place::panel0`.
     Quantised(&'a QuantisedB),
     /// Each entry's begins at `Place::b`.
     Halves(Halves),
@@ -113,13 +115,13 @@ impl StoredB<'_> {
     /// Makes floats of the rows `k0..k0 + rows` of a panel.
     ///
     /// # Safety
-    /// `b` is the entry's; `dst` is valid for as many floats; the rows and the panel are some of the matrix.
-    unsafe fn expand(&self, b: *const f32, dst: *mut f32, panel: usize, [k0, rows]: [usize; 2]) {
+    /// `at` is the entry's; `dst` is valid for as many floats; the rows and the panel are some of the matrix.
+    unsafe fn expand(&self, at: &Place, dst: *mut f32, panel: usize, [k0, rows]: [usize; 2]) {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
-                StoredB::Quantised(q) => q.expand(dst, panel, k0, rows),
-                StoredB::Halves(h) => h.expand(b.cast(), dst, panel, [k0, rows]),
+                StoredB::Quantised(q) => q.expand(dst, at.panel0 + panel, k0, rows),
+                StoredB::Halves(h) => h.expand(at.b.cast(), dst, panel, [k0, rows]),
             }
         }
     }
@@ -127,13 +129,13 @@ impl StoredB<'_> {
     /// Writes the products of a few rows by a panel.
     ///
     /// # Safety
-    /// `b` is the entry's; `to` has its rows and places; the panel is one of the matrix.
-    unsafe fn multiply(&self, b: *const f32, panel: usize, to: Sums) {
+    /// `at` is the entry's; `to` has its rows and places; the panel is one of the matrix.
+    unsafe fn multiply(&self, at: &Place, panel: usize, to: Sums) {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
-                StoredB::Quantised(q) => q.multiply(panel, to),
-                StoredB::Halves(h) => h.multiply(b.cast(), panel, to),
+                StoredB::Quantised(q) => q.multiply(at.panel0 + panel, to),
+                StoredB::Halves(h) => h.multiply(at.b.cast(), panel, to),
             }
         }
     }
@@ -215,6 +217,11 @@ pub(crate) fn scratch_bytes(
     let tiles = m.div_ceil(micro::tile_fns(isa).len());
     // A chunk's rows differ by at most one tile from the mean.
     let rows = (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len();
+    scratch_of_rows(isa, rows, segs)
+}
+
+/// As [`scratch_bytes`], of up to so many rows however they are split.
+pub(crate) fn scratch_of_rows(isa: Isa, rows: usize, segs: usize) -> usize {
     group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
 
@@ -311,7 +318,7 @@ impl Task {
                         (_, Some((stored, at))) => {
                             let floats = self.scratch.add(at).cast::<f32>();
                             if few.is_none() {
-                                stored.expand(place.b, floats, panel, [k0, seg_len]);
+                                stored.expand(place, floats, panel, [k0, seg_len]);
                             }
                             (floats.cast_const(), width)
                         }
@@ -367,8 +374,14 @@ impl Task {
                                 let count = r1 - r0;
                                 let mut few = [std::ptr::null(); FEW_ROWS];
                                 few[..count].copy_from_slice(std::slice::from_raw_parts(rows, count));
-                                let to = Sums { rows: few, count, c, ldc, cols };
-                                stored.multiply(place.b, panel, to);
+                                let to = Sums {
+                                    rows: few,
+                                    count,
+                                    c,
+                                    ldc,
+                                    cols,
+                                };
+                                stored.multiply(place, panel, to);
                             }
                             let args = TileArgs {
                                 rows,

@@ -113,7 +113,9 @@ unsafe fn one<S: Simd, H: Half>(p: *const u16) -> f32 {
 
 #[inline(always)]
 unsafe fn expand_body<S: Simd, H: Half>(dst: *mut f32, part: Part) {
-    let Part { src, width, cols, rows, .. } = part;
+    let Part {
+        src, width, cols, rows, ..
+    } = part;
     // SAFETY: the caller's contract: `cols` columns of `rows` numbers, places for `rows · width` floats.
     unsafe {
         let Some(stride) = part.columns else {
@@ -138,7 +140,11 @@ unsafe fn expand_body<S: Simd, H: Half>(dst: *mut f32, part: Part) {
             }
             for row in row..rows {
                 for j in first..first + S::LANES {
-                    let x = if j < cols { one::<S, H>(src.offset(j as isize * stride).add(row)) } else { 0.0 };
+                    let x = if j < cols {
+                        one::<S, H>(src.offset(j as isize * stride).add(row))
+                    } else {
+                        0.0
+                    };
                     dst.add(row * width + j).write(x);
                 }
             }

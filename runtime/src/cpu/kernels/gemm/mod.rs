@@ -5,6 +5,7 @@
 //! Storage may be f16 or bf16: converted while packing and while storing. B of these whose columns are contiguous is
 //! read in place ([`halves`]).
 
+mod chosen;
 mod driver;
 mod halves;
 mod micro;
@@ -271,6 +272,26 @@ pub(crate) const LINE: usize = 16;
 /// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`,
 /// or when a bias is shorter than N.
 pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
+    // SAFETY: the caller's contract.
+    unsafe { multiply(ws, g, None) }
+}
+
+/// Multiplies products of one row each, whose right operand is the one of several that `matrices` says: of a
+/// [`PackedB`] the matrix of that number, of a [`QuantisedB`] as many columns from `matrix · n` on, else the one where
+/// the batch has that entry. The epilogue is a scale and a bias.
+///
+/// # Safety
+/// As for [`gemm`].
+///
+/// # Panics
+/// As for [`gemm`], and where products have more rows, or columns of a [`QuantisedB`] that do not begin with a panel.
+pub unsafe fn gemm_chosen(ws: &mut Workspace, g: &Gemm<'_>, matrices: &[usize]) {
+    assert!(g.m == 1 && g.batch == matrices.len(), "one row and one matrix an entry");
+    // SAFETY: the caller's contract.
+    unsafe { multiply(ws, g, Some(matrices)) }
+}
+
+unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>) {
     let (m, n, k) = (g.m, g.n, g.k);
     if m == 0 || n == 0 || g.batch == 0 {
         return;
@@ -300,8 +321,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             (packed.batches(), 0, false)
         }
         Rhs::Quantised(quantised) => {
+            let beside = matrices.is_some() && n % panel == 0 && quantised.n() % n == 0;
             assert!(
-                quantised.k() == k && quantised.n() == n && quantised.isa() == isa,
+                quantised.k() == k && (quantised.n() == n || beside) && quantised.isa() == isa,
                 "the quantised operand is {}x{} for {:?}, the product needs {k}x{n} for {isa:?}",
                 quantised.k(),
                 quantised.n(),
@@ -328,8 +350,19 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         col_stride: g.c.col_stride,
     };
     let in_place = g.builtin.reads(g.c.ptr);
-    let mut per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
-    let halves = |elem, columns| StoredB::Halves(Halves { isa, elem, k, n, columns });
+    let mut per_thread = match matrices {
+        Some(matrices) => driver::scratch_of_rows(isa, matrices.len(), 1),
+        None => driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch),
+    };
+    let halves = |elem, columns| {
+        StoredB::Halves(Halves {
+            isa,
+            elem,
+            k,
+            n,
+            columns,
+        })
+    };
     let stored = match g.b {
         Rhs::Quantised(b) => Some(StoredB::Quantised(b)),
         Rhs::Packed(b) => (b.elem() != Elem::F32).then(|| halves(b.elem(), None)),
@@ -342,7 +375,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         per_thread = at + rows * panel * 4;
         (b, at)
     });
-    if !ws.reserve(per_thread, (b_base + b_floats) * 4) {
+    let sums = b_base + b_floats.next_multiple_of(16);
+    let floats = sums + matrices.map_or(0, |matrices| matrices.len() * n);
+    if !ws.reserve(per_thread, floats * 4) {
         return;
     }
     let shared = SyncPtr(ws.shared().cast::<f32>());
@@ -384,11 +419,13 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let c_batch = g.c.batch;
     // Where B is, the bytes of its elements, and where each entry begins that is not packed.
     let (b_operand, b_size, b_in_place) = match &g.b {
-        Rhs::Packed(packed) => (SyncPtr(packed.as_ptr().cast_mut().cast::<u8>()), packed.elem().size(), None),
+        Rhs::Packed(packed) => (
+            SyncPtr(packed.as_ptr().cast_mut().cast::<u8>()),
+            packed.elem().size(),
+            None,
+        ),
         Rhs::Quantised(_) => (SyncPtr(std::ptr::null_mut()), 0, None),
-        Rhs::Strided(b) if direct_b || stored.is_some() => {
-            (SyncPtr(b.ptr.cast_mut()), b.elem.size(), Some(b.batch))
-        }
+        Rhs::Strided(b) if direct_b || stored.is_some() => (SyncPtr(b.ptr.cast_mut()), b.elem.size(), Some(b.batch)),
         // SAFETY: reserved above.
         Rhs::Strided(_) => (SyncPtr(unsafe { shared.get().add(b_base) }.cast()), 4, None),
     };
@@ -396,14 +433,16 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let residual = g.builtin.residual.map(|r| (SyncPtr(r.ptr.cast_mut()), r.batch));
     let bias = SyncPtr(g.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
     let place = |entry: usize| {
+        let matrix = matrices.map_or(entry, |matrices| matrices[entry]);
         // SAFETY: entry is a batch entry: all offsets are inside the operands by the caller's contract.
         unsafe {
             Place {
                 b: match b_in_place {
-                    Some(batch) => b_operand.get().offset(batch.at(entry) * b_size as isize),
-                    None => b_operand.get().wrapping_add(entry % b_entries * one_b),
+                    Some(batch) => b_operand.get().offset(batch.at(matrix) * b_size as isize),
+                    None => b_operand.get().wrapping_add(matrix % b_entries * one_b),
                 }
                 .cast(),
+                panel0: if matrices.is_some() { matrix * n / panel } else { 0 },
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
                 bias: bias.get(),
                 residual: residual.map_or(std::ptr::null(), |(p, batch)| {
@@ -454,7 +493,12 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         epilogue: g.epilogue,
     };
     // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.
-    unsafe { run(ws, &problem) }
+    unsafe {
+        match matrices {
+            Some(matrices) => chosen::run_chosen(ws, &problem, matrices, SyncPtr(shared.get().add(sums)), &g.c),
+            None => run(ws, &problem),
+        }
+    }
 }
 
 /// Scratch that [`gemm`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for plans

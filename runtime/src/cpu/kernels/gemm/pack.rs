@@ -57,7 +57,11 @@ impl PackedB {
         n: usize,
         src: &MatRef<'_>,
     ) -> Result<PackedB, NoRoom> {
-        let elem = if packed_len(isa, k, n) * 4 > B_BYTES { src.elem } else { Elem::F32 };
+        let elem = if packed_len(isa, k, n) * 4 > B_BYTES {
+            src.elem
+        } else {
+            Elem::F32
+        };
         // SAFETY: the caller's contract.
         unsafe { PackedB::as_elem(pool, isa, [batches, k, n], elem, src) }
     }

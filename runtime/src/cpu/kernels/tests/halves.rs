@@ -78,7 +78,10 @@ fn check(ws: &mut Workspace, rng: &mut Rng, elem: Elem, lies: Lies, packed: bool
         let what = (ws.isa(), elem, lies, packed, [m, n, k], entry, i, j);
         assert_close(*got, want, 0.0, 1e-6 * (k as f64 + 4.0), &what);
     }
-    assert!(c[entries * m * n..].iter().all(|x| x.is_nan()), "nothing past C is written");
+    assert!(
+        c[entries * m * n..].iter().all(|x| x.is_nan()),
+        "nothing past C is written"
+    );
 }
 
 #[test]
@@ -121,7 +124,9 @@ fn large_panels_of_halves_keep_their_bits() {
             batch: Batch::Stride(0),
         };
         // SAFETY: the vector has the matrix.
-        unsafe { PackedB::on(None, ws.isa(), 1, 512, n, &src) }.expect("memory").bytes()
+        unsafe { PackedB::on(None, ws.isa(), 1, 512, n, &src) }
+            .expect("memory")
+            .bytes()
     };
     assert_eq!(bytes(512, Elem::F16), 512 * 512 * 2);
     assert_eq!(bytes(64, Elem::BF16), 512 * 64 * 4);
