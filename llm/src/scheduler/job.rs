@@ -1,10 +1,12 @@
 //! Requests as the scheduler has them, and what they are told.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::Error;
+use crate::grammar::Grammar;
 use crate::sampler::Sampling;
 
 /// A text to go on from, and whom to tell.
@@ -15,6 +17,8 @@ pub struct Job {
     /// Tokens that are written at most; None for as many as the cache has room for.
     pub most: Option<usize>,
     pub sampling: Sampling,
+    /// What the answer is a text of.
+    pub grammar: Option<Arc<Grammar>>,
     /// Texts that end the answer.
     pub stops: Vec<String>,
     /// Whether the model's own ends are tokens like others.

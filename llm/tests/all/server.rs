@@ -447,3 +447,53 @@ fn a_full_queue_refuses() {
         200
     );
 }
+
+#[test]
+fn answers_are_json_of_a_schema() {
+    let server = Server::start("llama", &[]);
+    let chat = "/v1/chat/completions";
+    let ask = |format: Value, seed: u64| {
+        let messages = json!([{"role": "user", "content": "Hello"}]);
+        let body =
+            json!({"messages": messages, "max_tokens": 60, "temperature": 1, "seed": seed, "response_format": format});
+        server.post(chat, &body)
+    };
+    let schema = json!({"type": "object", "required": ["kind", "count"], "additionalProperties": false, "properties": {
+        "kind": {"enum": ["cat", "dog"]}, "count": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2},
+    }});
+    for seed in 0..4 {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}});
+        let (status, whole) = ask(format, seed);
+        assert_eq!(status, 200, "{whole}");
+        let choice = &whole["choices"][0];
+        // A model that knows nothing likes white space: what is there is the beginning of a text of the schema.
+        let text = choice["message"]["content"].as_str().expect("a text");
+        if choice["finish_reason"] == "stop" {
+            let value: Value = serde_json::from_str(text).expect("JSON");
+            assert!(value["kind"] == "cat" || value["kind"] == "dog", "{value}");
+            assert_eq!(value["count"].as_array().map(Vec::len), Some(2), "{value}");
+        } else {
+            assert!(text.trim_start().starts_with('{'), "{text}");
+        }
+    }
+    let (status, whole) = ask(json!({"type": "json_object"}), 1);
+    assert_eq!(status, 200, "{whole}");
+    let text = whole["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert!(text.trim_start().starts_with('{'), "{text}");
+    for (format, part) in [
+        (json!({"type": "xml"}), "'response_format.type' is"),
+        (json!({"type": "json_schema"}), "json_schema.schema' is missing"),
+        (
+            json!({"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "x"}}}),
+            "keyword \"pattern\"",
+        ),
+    ] {
+        let (status, answer) = ask(format, 0);
+        assert_eq!(status, 400, "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().expect("a message").contains(part),
+            "{answer}"
+        );
+        assert_eq!(answer["error"]["param"], "response_format");
+    }
+}
