@@ -10,7 +10,7 @@ use graphc::{Session, SessionOptions};
 use graphc_gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::model::{self, Decoder, NAMES};
+use crate::model::{self, Decoder, NAMES, Pooling};
 
 /// How a model is loaded and run.
 #[derive(Clone, Debug)]
@@ -189,6 +189,32 @@ impl Engine {
         Ok(logits)
     }
 
+    /// The embedding of a text, of length 1, whatever the cache had before.
+    ///
+    /// # Errors
+    /// A model that writes texts; else as [`Engine::extend`].
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let width = self.decoder.result_width();
+        let Some(pooling) = self.decoder.pooling else {
+            return Err(Error::Usage("the model writes texts and has no embeddings".to_owned()));
+        };
+        self.forget(0);
+        let mut embedding = match pooling {
+            Pooling::Last => self.extend(tokens)?,
+            Pooling::First => self.extend_all(tokens)?.drain(..width).collect(),
+            Pooling::Mean => {
+                let rows = self.extend_all(tokens)?;
+                let column = |at: usize| rows.iter().skip(at).step_by(width).sum::<f32>();
+                (0..width).map(column).collect()
+            }
+        };
+        let length = embedding.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        if length > 0.0 {
+            embedding.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        Ok(embedding)
+    }
+
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let (needed, capacity) = (self.tokens.len() + tokens.len(), self.capacity());
         if needed > capacity {
@@ -228,6 +254,6 @@ impl Engine {
             self.whole += self.batch;
         }
         self.tokens.extend_from_slice(tokens);
-        Ok(outputs["logits"].to_f32())
+        Ok(outputs[self.decoder.result()].to_f32())
     }
 }

@@ -7,7 +7,7 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs};
+use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs, Pooling};
 use super::experts::Experts;
 use super::rope::rotate;
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub const NAMES: [&str; 3] = ["tokens", "positions", "rows"];
 pub struct Decoder {
     pub config: Config,
     pub description: Description,
+    /// Set for a model that makes embeddings.
+    pub pooling: Option<Pooling>,
     /// Tokens that the caches have room for.
     pub capacity: usize,
     /// What the matrices of each stored type became.
@@ -210,7 +212,13 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that is missing or of another shape, or that nothing takes.
-    pub fn load(config: Config, description: Description, mut loader: Loader<'_>, capacity: usize) -> Result<Decoder> {
+    pub fn load(
+        config: Config,
+        description: Description,
+        pooling: Option<Pooling>,
+        mut loader: Loader<'_>,
+        capacity: usize,
+    ) -> Result<Decoder> {
         let embedding = loader.matrix("token_embd.weight", config.vocabulary, config.width, &Rows::All)?;
         let output = match loader.has("output.weight") {
             true => loader.matrix("output.weight", config.vocabulary, config.width, &Rows::All)?,
@@ -223,6 +231,7 @@ impl Decoder {
         Ok(Decoder {
             config,
             description,
+            pooling,
             capacity,
             stored: loader.finish()?,
             embedding,
@@ -239,7 +248,7 @@ impl Decoder {
     }
 
     /// Makes the graph: [`NAMES`] and the caches to `logits` `[R, vocabulary]` and the next caches. At most `most`
-    /// tokens are new.
+    /// tokens are new. A model of embeddings gives its `rows` `[R, width]`.
     ///
     /// # Errors
     /// An operation that does not fit, with its place.
@@ -289,15 +298,42 @@ impl Decoder {
             h = &h + scaled(self.feed_forward(block, &h), self.description.residual_scale);
         }
         let wanted = self.norm.of(&h.index_select(0, &rows), self.config.epsilon);
+        if self.pooling.is_some() {
+            return self.built([&tokens, &positions, &rows], &caches, &wanted, &next);
+        }
         let mut logits = scaled(self.output.product(&wanted, None), self.description.logit_scale);
         if let Some(cap) = self.description.logit_cap {
             logits = (logits * (1.0 / cap)).tanh() * cap;
         }
+        self.built([&tokens, &positions, &rows], &caches, &logits, &next)
+    }
+
+    fn built(
+        &self,
+        inputs: [&Tensor; 3],
+        caches: &[Tensor],
+        result: &Tensor,
+        next: &[Tensor],
+    ) -> std::result::Result<Graph, TensorError> {
         let links = self.links();
-        let mut outputs = vec![("logits", &logits)];
-        outputs.extend(links.iter().map(|(_, name)| name.as_str()).zip(&next));
-        let inputs: Vec<&Tensor> = [&tokens, &positions, &rows].into_iter().chain(&caches).collect();
+        let mut outputs = vec![(self.result(), result)];
+        outputs.extend(links.iter().map(|(_, name)| name.as_str()).zip(next));
+        let inputs: Vec<&Tensor> = inputs.into_iter().chain(caches).collect();
         build_graph_with("decoder", &inputs, &outputs)
+    }
+
+    /// The name of the first output: `logits`, or `rows` that become embeddings.
+    pub fn result(&self) -> &'static str {
+        if self.pooling.is_some() { "rows" } else { "logits" }
+    }
+
+    /// Numbers that a row of the first output has.
+    pub fn result_width(&self) -> usize {
+        if self.pooling.is_some() {
+            self.config.width
+        } else {
+            self.config.vocabulary
+        }
     }
 
     /// Attention of new tokens `[S, width]`, and both caches with them.

@@ -2,7 +2,8 @@
 
 use super::experts::Mixture;
 use super::rope::Rope;
-use crate::loader::Config;
+use crate::error::Result;
+use crate::loader::{Config, Keys};
 
 /// An architecture, at the sizes of one file.
 #[derive(Clone, Debug)]
@@ -47,6 +48,33 @@ pub struct Layer {
     pub window: Option<i64>,
     /// The place of its rotary embedding in [`Description::ropes`]; None for a layer that has none.
     pub rope: Option<usize>,
+}
+
+/// How the rows of a text become its embedding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pooling {
+    Mean,
+    First,
+    Last,
+}
+
+impl Pooling {
+    /// Reads `pooling_type`, which models have that make embeddings and write no texts.
+    ///
+    /// # Errors
+    /// A key of another type, or a way that is not known.
+    pub fn read(keys: &Keys<'_>) -> Result<Option<Pooling>> {
+        if !keys.has("pooling_type") {
+            return Ok(None);
+        }
+        match keys.count("pooling_type")? {
+            0 => Ok(None),
+            1 => Ok(Some(Pooling::Mean)),
+            2 => Ok(Some(Pooling::First)),
+            3 => Ok(Some(Pooling::Last)),
+            other => Err(keys.refuse("pooling_type", other, "1 (mean), 2 (first) and 3 (last) are supported")),
+        }
+    }
 }
 
 /// Norms of the residual stream.

@@ -21,7 +21,7 @@ mod smollm3;
 mod starcoder2;
 
 pub use decoder::{Decoder, NAMES};
-pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs};
+pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs, Pooling};
 pub use experts::Mixture;
 pub use rope::Rope;
 
@@ -91,5 +91,6 @@ pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Dec
     };
     let mut loader = Loader::new(file);
     let description = describe(&keys, &config, &mut loader, capacity)?;
-    Decoder::load(config, description, loader, capacity)
+    let pooling = Pooling::read(&keys)?;
+    Decoder::load(config, description, pooling, loader, capacity)
 }

@@ -14,6 +14,8 @@ pub struct Job {
     /// Which of a request's answers it is.
     pub index: usize,
     pub prompt: Vec<u32>,
+    /// Whether the prompt's embedding is wanted, and no text.
+    pub embeds: bool,
     /// Tokens that are written at most; None for as many as the cache has room for.
     pub most: Option<usize>,
     pub sampling: Sampling,
@@ -40,6 +42,8 @@ pub struct Event {
 #[derive(Debug)]
 pub enum News {
     Piece(Piece),
+    /// Goes before the end.
+    Embedding(Vec<f32>),
     End(End),
     Failed(Error),
 }

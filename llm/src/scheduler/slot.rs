@@ -128,6 +128,12 @@ impl Work {
     }
 
     fn advance(&mut self, engine: &mut Engine, tokenizer: &Tokenizer, step: &mut Step) -> Result<Option<Reason>> {
+        if self.job.embeds {
+            let embedding = engine.embed(&self.job.prompt)?;
+            step.prompt = self.job.prompt.len();
+            self.tell(News::Embedding(embedding));
+            return Ok(Some(Reason::Stop));
+        }
         let seen = engine.tokens().len();
         let logits = match self.last {
             Some(token) => engine.extend(&[token])?,

@@ -17,6 +17,7 @@ const TOP: u64 = 20;
 
 pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, Problem> {
     state.check_model(&mut fields)?;
+    state.check_writes()?;
     let mut messages = messages(&mut fields)?;
     let tools = tools(&mut fields)?;
     let most = (&["max_tokens", "max_completion_tokens"][..], None);

@@ -114,6 +114,7 @@ impl Options {
                 jobs.push(Job {
                     index: jobs.len(),
                     prompt: prompt.clone(),
+                    embeds: false,
                     most: self.most,
                     sampling: Sampling {
                         seed: self.sampling.seed.wrapping_add(answer as u64),
