@@ -253,7 +253,7 @@ impl<'k> Analysis<'k> {
         if i64::try_from(sizes[0].checked_mul(sizes[1])?).ok()? > self.elements[param] {
             return None;
         }
-        let matrix = matrix(kernel, &columns, &strides, sizes, cx, scales)?;
+        let matrix = matrix((kernel, &self.roots), &columns, &strides, sizes, cx, scales)?;
         Some(Quantised { param, form, matrix })
     }
 

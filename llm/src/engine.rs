@@ -10,6 +10,7 @@ use graphc::{Session, SessionOptions};
 use graphc_gguf::GgufFile;
 
 use crate::error::{Error, Result};
+use crate::loader::Progress;
 use crate::model::{self, Decoder, NAMES, Pooling};
 
 /// How a model is loaded and run.
@@ -25,6 +26,8 @@ pub struct EngineOptions {
     pub threads: usize,
     /// How much the compiler does.
     pub level: OptLevel,
+    /// Is told how far loading is.
+    pub progress: Option<fn(Progress)>,
 }
 
 impl EngineOptions {
@@ -40,6 +43,7 @@ impl Default for EngineOptions {
             batch: 512,
             threads: 0,
             level: OptLevel::default(),
+            progress: None,
         }
     }
 }
@@ -62,7 +66,10 @@ impl Engine {
     /// # Errors
     /// As [`model::load`]; a device that is not there; what the compiler reports.
     pub fn load(file: &GgufFile, options: &EngineOptions) -> Result<Engine> {
-        let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT)?;
+        let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT, options.progress)?;
+        if let Some(progress) = options.progress {
+            progress(Progress::Compiling);
+        }
         let batch = options.batch.clamp(1, decoder.capacity);
         let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
         let mut session = SessionOptions::default()

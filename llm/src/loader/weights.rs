@@ -131,17 +131,31 @@ pub struct Stored {
     pub kept_as: String,
 }
 
+/// How far loading is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Bytes of the file's tensors that were taken, of all.
+    Weights { taken: usize, all: usize },
+    /// Weights are taken; the model is compiled, and its weights are packed.
+    Compiling,
+}
+
 /// Takes tensors of a file, and knows which were not taken.
 pub struct Loader<'a> {
     file: &'a GgufFile,
+    progress: Option<fn(Progress)>,
+    taken: usize,
     used: BTreeSet<String>,
     stored: BTreeMap<&'static str, Stored>,
 }
 
 impl<'a> Loader<'a> {
-    pub fn new(file: &'a GgufFile) -> Loader<'a> {
+    /// `progress` is told of each tensor.
+    pub fn new(file: &'a GgufFile, progress: Option<fn(Progress)>) -> Loader<'a> {
         Loader {
             file,
+            progress,
+            taken: 0,
             used: BTreeSet::new(),
             stored: BTreeMap::new(),
         }
@@ -291,7 +305,13 @@ impl<'a> Loader<'a> {
                 wanted,
             });
         }
-        self.used.insert(name.to_owned());
+        if self.used.insert(name.to_owned())
+            && let Some(progress) = self.progress
+        {
+            self.taken += tensor.bytes.len();
+            let all = self.file.tensors.values().map(|tensor| tensor.bytes.len()).sum();
+            progress(Progress::Weights { taken: self.taken, all });
+        }
         Ok(tensor)
     }
 

@@ -28,7 +28,7 @@ pub use rope::Rope;
 use graphc_gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::loader::{Config, Keys, Loader};
+use crate::loader::{Config, Keys, Loader, Progress};
 
 /// Reads what an architecture has of its own, for a cache of so many tokens.
 pub type Describe = fn(&Keys<'_>, &Config, &mut Loader<'_>, usize) -> Result<Description>;
@@ -71,7 +71,12 @@ pub fn find(file: &GgufFile) -> Result<Describe> {
 /// # Errors
 /// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that
 /// nothing uses.
-pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Decoder> {
+pub fn load(
+    file: &GgufFile,
+    capacity: Option<usize>,
+    most: usize,
+    progress: Option<fn(Progress)>,
+) -> Result<Decoder> {
     let describe = find(file)?;
     let keys = Keys::of(file)?;
     let config = Config::read(&keys)?;
@@ -89,7 +94,7 @@ pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Dec
         Some(capacity) => capacity,
         None => trained.min(most),
     };
-    let mut loader = Loader::new(file);
+    let mut loader = Loader::new(file, progress);
     let description = describe(&keys, &config, &mut loader, capacity)?;
     let pooling = Pooling::read(&keys)?;
     Decoder::load(config, description, pooling, loader, capacity)

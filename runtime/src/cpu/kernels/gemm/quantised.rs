@@ -38,13 +38,10 @@ impl Integers<'_> {
 
     /// An element as an unsigned integer; 0 outside the bytes.
     fn at(&self, row: usize, col: usize) -> u8 {
-        let at = self.base + row as i64 * self.row + col as i64 * self.col;
-        let per_byte = i64::from(8 / self.bits.clamp(1, 8));
-        let byte = usize::try_from(at.div_euclid(per_byte))
-            .ok()
-            .and_then(|b| self.bytes.get(b));
+        let at = (self.base + row as i64 * self.row + col as i64 * self.col) as usize;
+        let half = usize::from(self.bits == 4);
         let mask = ((1u32 << self.bits) - 1) as u8;
-        let stored = byte.copied().unwrap_or(0) >> (at.rem_euclid(per_byte) as u32 * self.bits);
+        let stored = self.bytes.get(at >> half).copied().unwrap_or(0) >> ((at & half) * 4);
         (stored & mask) ^ self.bias()
     }
 }
@@ -80,7 +77,7 @@ impl QuantisedB {
         isa: Isa,
         [k, n, group]: [usize; 3],
         integers: &Integers<'_>,
-        scale: impl Fn(usize, usize) -> (f32, f32),
+        scale: impl Fn(usize, usize) -> (f32, f32) + Sync,
     ) -> Result<QuantisedB, NoRoom> {
         assert!(group > 0 && matches!(integers.bits, 4 | 8), "groups of 4 or 8 bits");
         let (lanes, groups) = (isa.lanes(), k.div_ceil(group));
@@ -98,26 +95,20 @@ impl QuantisedB {
         };
         let row_bytes = packed.row_bytes(wide);
         packed.data = AlignedBuf::asked(panels * k * row_bytes)?;
-        let scales = packed.scales.as_ptr().cast::<f32>();
-        for panel in 0..panels {
-            let width = panel_width(isa, n, panel);
-            for g in 0..groups {
-                for j in 0..width {
-                    let col = panel * wide + j;
-                    let (scale, zero) = if col < n { scale(col, g) } else { (0.0, 0.0) };
-                    let offset = -(zero + f32::from(integers.bias())) * scale;
-                    // SAFETY: inside what was allocated: two numbers a column, group and panel.
-                    unsafe {
-                        let at = scales.add((panel * groups + g) * 2 * wide);
-                        at.add(j).write(scale);
-                        at.add(width + j).write(offset);
-                    }
-                }
-            }
-        }
-        let to = SyncPtr(packed.data.as_ptr());
+        let (to, scales) = (SyncPtr(packed.data.as_ptr()), SyncPtr(packed.scales.as_ptr().cast::<f32>()));
         let pack = |panel: usize| {
             let width = panel_width(isa, n, panel);
+            for (g, j) in (0..groups).flat_map(|g| (0..width).map(move |j| (g, j))) {
+                let col = panel * wide + j;
+                let (scale, zero) = if col < n { scale(col, g) } else { (0.0, 0.0) };
+                let offset = -(zero + f32::from(integers.bias())) * scale;
+                // SAFETY: inside what was allocated: two numbers a column, group and panel.
+                unsafe {
+                    let at = scales.get().add((panel * groups + g) * 2 * wide);
+                    at.add(j).write(scale);
+                    at.add(width + j).write(offset);
+                }
+            }
             for row in 0..k {
                 for byte in 0..packed.row_bytes(width) {
                     let at = |j: usize| match panel * wide + j {
