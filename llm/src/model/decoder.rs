@@ -7,7 +7,7 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs, Pooling};
+use super::description::{Biases, Description, Fused, HeadNorms, Norms, Pairs, Pooling};
 use super::experts::Experts;
 use super::rope::rotate;
 use crate::error::Result;
@@ -95,6 +95,8 @@ struct Block {
     key: Projection,
     value: Projection,
     output: Projection,
+    /// A score for each head.
+    sinks: Option<Tensor>,
     head_norms: Option<[Norm; 2]>,
     network: Network,
     /// Behind attention, and behind the feed-forward network.
@@ -146,6 +148,7 @@ impl Block {
         };
         let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
         let output = with_bias(loader, output, "attn_output", width)?;
+        let sinks = description.sinks.then(|| loader.vector(&name("attn_sinks"), heads)).transpose()?;
         let network = match description.mixture {
             Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
             None => {
@@ -190,7 +193,8 @@ impl Block {
         let has_head_norms = description.head_norms != HeadNorms::Without;
         let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths, Norms::Rms)?;
         let (norms, widths) = (description.norms, [width; 2]);
-        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], widths, norms)?;
+        let names = ["attn_norm", description.second_norm];
+        let pre_norms = pair(description.pre_norms, names, widths, norms)?;
         let names = ["post_attention_norm", "post_ffw_norm"];
         let post_norms = pair(description.post_norms, names, widths, norms)?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
@@ -200,6 +204,7 @@ impl Block {
             key,
             value,
             output,
+            sinks,
             head_norms,
             network,
             post_norms,
@@ -377,6 +382,7 @@ impl Decoder {
             scale: self.description.score_scale,
             cap: self.description.score_cap,
             window,
+            sinks: block.sinks.as_ref(),
         };
         let mixed = attend(&q, &keys, &values, scores)
             .squeeze(0)
@@ -400,18 +406,15 @@ impl Decoder {
     #[track_caller]
     fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
         let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[1]));
-        let activated = |x: Tensor| match self.description.activation {
-            Activation::Silu => x.silu(),
-            Activation::Gelu => x.gelu_tanh(),
-        };
+        let activation = self.description.activation;
         let out = match &block.network {
             Network::Mixture(experts) => experts.of(&x),
             Network::One {
                 gate: Some(gate),
                 up,
                 down,
-            } => down.of(&(activated(gate.product(&x, None)) * up.of(&x))),
-            Network::One { gate: None, up, down } => down.of(&activated(up.of(&x))),
+            } => down.of(&activation.gated(&gate.product(&x, None), &up.of(&x))),
+            Network::One { gate: None, up, down } => down.of(&activation.of(&up.of(&x))),
         };
         self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
     }

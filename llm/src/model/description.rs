@@ -1,5 +1,7 @@
 //! What tells one architecture from another.
 
+use graphc::frontend::tensor::Tensor;
+
 use super::experts::Mixture;
 use super::rope::Rope;
 use crate::error::Result;
@@ -15,6 +17,10 @@ pub struct Description {
     pub norms: Norms,
     /// Whether what goes into attention and the feed-forward network is normalised.
     pub pre_norms: bool,
+    /// The name that the file has for the norm before the feed-forward network.
+    pub second_norm: &'static str,
+    /// Whether each head has one more score, of a key without a value (Xiao et al., 2023).
+    pub sinks: bool,
     /// Whether queries and keys are normalised before they are rotated.
     pub head_norms: HeadNorms,
     /// Whether what attention and the feed-forward network give is normalised before it is added.
@@ -128,6 +134,29 @@ pub enum Activation {
     Silu,
     /// By its tanh approximation.
     Gelu,
+    /// gpt-oss: a steeper SiLU of at most 7, times one more than a number from -7 to 7.
+    Clamped,
+}
+
+impl Activation {
+    /// The activation alone.
+    #[track_caller]
+    pub fn of(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_tanh(),
+            Activation::Clamped => x * (x * 1.702).sigmoid(),
+        }
+    }
+
+    /// What goes through the gate.
+    #[track_caller]
+    pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
+        match self {
+            Activation::Silu | Activation::Gelu => self.of(gate) * up,
+            Activation::Clamped => self.of(&gate.minimum(7.0)) * (up.clamp(-7.0, 7.0) + 1.0),
+        }
+    }
 }
 
 impl Description {
@@ -139,6 +168,8 @@ impl Description {
             fused: Fused::Apart,
             norms: Norms::Rms,
             pre_norms: true,
+            second_norm: "ffn_norm",
+            sinks: false,
             head_norms: HeadNorms::Without,
             post_norms: false,
             activation: Activation::Silu,

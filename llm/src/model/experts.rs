@@ -4,6 +4,7 @@
 
 use graphc::frontend::tensor::Tensor;
 
+use super::description::Activation;
 use crate::error::Result;
 use crate::loader::{Config, Keys, Loader, Matrix, Rows};
 
@@ -17,6 +18,9 @@ pub struct Mixture {
     pub inner: usize,
     /// Whether the weights of a token's experts add up to 1; else they are their probabilities among all.
     pub normalised: bool,
+    /// Whether the router and the experts have biases.
+    pub biases: bool,
+    pub activation: Activation,
     /// Inner width of an expert that all tokens have besides, weighted by a sigmoid.
     pub shared: Option<usize>,
 }
@@ -33,15 +37,15 @@ impl Mixture {
             return Err(keys.refuse("expert_used_count", used, &wanted));
         }
         for (name, wanted) in [
-            ("expert_gating_func", "1, a softmax over all experts, is supported"),
+            ("expert_gating_func", "a softmax, 1 or 3, is supported"),
             ("expert_shared_count", "shared experts of this kind are not supported"),
             (
                 "leading_dense_block_count",
                 "layers without experts are not supported in a mixture",
             ),
         ] {
-            let nothing = u64::from(name == "expert_gating_func");
-            if keys.has(name) && keys.count(name)? != nothing {
+            let nothing: &[u64] = if name == "expert_gating_func" { &[1, 3] } else { &[0] };
+            if keys.has(name) && !nothing.contains(&keys.count(name)?) {
                 return Err(keys.refuse(name, keys.count(name)?, wanted));
             }
         }
@@ -49,7 +53,10 @@ impl Mixture {
             count,
             used,
             inner: keys.size_or("expert_feed_forward_length", inner)?,
-            normalised,
+            // A softmax over the chosen is their share of one over all.
+            normalised: normalised || (keys.has("expert_gating_func") && keys.count("expert_gating_func")? == 3),
+            biases: false,
+            activation: Activation::Silu,
             shared: None,
         })
     }
@@ -60,6 +67,9 @@ impl Mixture {
 pub struct Experts {
     mixture: Mixture,
     router: Matrix,
+    router_bias: Option<Tensor>,
+    /// Biases of gates, ups and downs, `[count, outputs]`.
+    biases: Option<[Matrix; 3]>,
     /// Gates, ups and downs, stacked.
     experts: [Matrix; 3],
     /// The weights of the sigmoid, `[1, width]`, and the expert's own.
@@ -75,6 +85,19 @@ impl Experts {
         let gates = loader.stack(&name("ffn_gate_exps"), [count, inner, width])?;
         let ups = loader.stack(&name("ffn_up_exps"), [count, inner, width])?;
         let downs = loader.stack(&name("ffn_down_exps"), [count, width, inner])?;
+        let bias = |part: &str| format!("blk.{layer}.{part}.bias");
+        let (router_bias, biases) = match mixture.biases {
+            false => (None, None),
+            true => {
+                let mut all = |part: &str, outputs| loader.matrix(&bias(part), count, outputs, &Rows::All);
+                let biases = [
+                    all("ffn_gate_exps", inner)?,
+                    all("ffn_up_exps", inner)?,
+                    all("ffn_down_exps", width)?,
+                ];
+                (Some(loader.vector(&bias("ffn_gate_inp"), count)?), Some(biases))
+            }
+        };
         let shared = match mixture.shared {
             None => None,
             Some(inner) => {
@@ -88,6 +111,8 @@ impl Experts {
         Ok(Experts {
             mixture,
             router,
+            router_bias,
+            biases,
             experts: [gates, ups, downs],
             shared,
         })
@@ -96,17 +121,23 @@ impl Experts {
     /// The mixture of `x` `[S, width]`.
     #[track_caller]
     pub fn of(&self, x: &Tensor) -> Tensor {
-        let all = self.router.product(x, None).softmax(-1);
+        let all = self.router.product(x, self.router_bias.as_ref()).softmax(-1);
         let (mut chosen, places) = all.topk(-1, self.mixture.used as i64);
         if self.mixture.normalised {
             // llama.cpp's least sum: that of the smallest normal number in f16.
             chosen = &chosen / chosen.sum_keep([-1]).maximum(6.103_515_625e-5);
         }
         // A row [S, 1, 1, width] meets the matrices of its experts, [S, used, …].
-        let [gates, ups, downs] = &self.experts;
         let row = x.unsqueeze(1).unsqueeze(1);
-        let inner = gates.product_of_chosen(&row, &places).silu() * ups.product_of_chosen(&row, &places);
-        let each = downs.product_of_chosen(&inner, &places).squeeze(2);
+        let of_chosen = |part: usize, x: &Tensor| {
+            let product = self.experts[part].product_of_chosen(x, &places);
+            match &self.biases {
+                None => product,
+                Some(biases) => product + biases[part].look_up(&places).unsqueeze(2),
+            }
+        };
+        let inner = self.mixture.activation.gated(&of_chosen(0, &row), &of_chosen(1, &row));
+        let each = of_chosen(2, &inner).squeeze(2);
         let sum = (each * chosen.unsqueeze(-1)).sum([1]);
         let shared = self.shared.as_ref().map(|(sigmoid, expert)| {
             let weight = x.linear(sigmoid, None).sigmoid();

@@ -9,6 +9,7 @@ mod description;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod olmo2;
@@ -42,6 +43,7 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("qwen3moe", qwen_moe::third),
     ("gemma2", gemma2::describe),
     ("gemma3", gemma3::describe),
+    ("gpt-oss", gpt_oss::describe),
     ("phi3", phi3::describe),
     ("smollm3", smollm3::describe),
     ("granite", granite::describe),

@@ -35,7 +35,12 @@ const ENDS: &[&str] = &[
     "<end_of_utterance>",
     "</s>",
     "<eos>",
+    "<|return|>",
+    "<|call|>",
 ];
+/// Ends of a part of a turn, where the turn has an end of its own (gpt-oss).
+const PART: &str = "<|end|>";
+const TURN: &str = "<|return|>";
 
 /// A vocabulary's own model, which splits text without special tokens.
 enum Model {
@@ -172,8 +177,10 @@ impl Tokenizer {
             .into_iter()
             .flatten()
             .collect();
+        let has_turns = texts.iter().any(|text| text == TURN);
         for (id, text) in texts.iter().enumerate() {
-            if types[id] == CONTROL && ENDS.contains(&text.as_str()) {
+            let is_part = text == PART && has_turns;
+            if types[id] == CONTROL && ENDS.contains(&text.as_str()) && !is_part {
                 ends.push(id as u32);
             }
         }
