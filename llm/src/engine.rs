@@ -66,16 +66,19 @@ impl Engine {
     /// # Errors
     /// As [`model::load`]; a device that is not there; what the compiler reports.
     pub fn load(file: &GgufFile, options: &EngineOptions) -> Result<Engine> {
-        let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT, options.progress)?;
+        let mut session = SessionOptions::default()
+            .threads(options.threads)
+            .level(options.level)
+            .device(options.device.clone())?;
+        // Kernels of GPUs multiply by all experts.
+        let stacks = !session.target.is_gpu();
+        let most = EngineOptions::DEFAULT_CONTEXT;
+        let decoder = model::load(file, options.context, most, stacks, options.progress)?;
         if let Some(progress) = options.progress {
             progress(Progress::Compiling);
         }
         let batch = options.batch.clamp(1, decoder.capacity);
         let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
-        let mut session = SessionOptions::default()
-            .threads(options.threads)
-            .level(options.level)
-            .device(options.device.clone())?;
         let fallback = session.device.as_ref().and_then(|device| device.fallback.clone());
         for (input, output) in decoder.links() {
             session = session.state(&input, &output);

@@ -92,6 +92,12 @@ impl Matrix {
         self.rows(|stored| stored.take(0, ids))
     }
 
+    /// One row, `[inputs]`, in `f32`.
+    #[track_caller]
+    pub fn row(&self, at: usize) -> Tensor {
+        self.rows(|stored| stored.narrow(0, at as i64, 1)).squeeze(0)
+    }
+
     /// As [`Matrix::product`], of `[…, 1, inputs]` with the matrices of a stack that ids `[…]` choose. A product reads
     /// no other.
     #[track_caller]
@@ -143,6 +149,8 @@ pub enum Progress {
 /// Takes tensors of a file, and knows which were not taken.
 pub struct Loader<'a> {
     file: &'a GgufFile,
+    /// Whether products of the device choose among stacked matrices.
+    pub stacks: bool,
     progress: Option<fn(Progress)>,
     taken: usize,
     used: BTreeSet<String>,
@@ -151,9 +159,10 @@ pub struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// `progress` is told of each tensor.
-    pub fn new(file: &'a GgufFile, progress: Option<fn(Progress)>) -> Loader<'a> {
+    pub fn new(file: &'a GgufFile, stacks: bool, progress: Option<fn(Progress)>) -> Loader<'a> {
         Loader {
             file,
+            stacks,
             progress,
             taken: 0,
             used: BTreeSet::new(),
@@ -211,6 +220,20 @@ impl<'a> Loader<'a> {
         let ty = tensor.ty;
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
         self.keep(name, ty, rows.take(&tensor.bytes, size), &[outputs, inputs])
+    }
+
+    /// Matrices `[count, outputs, inputs]` that the file has as one tensor, each by itself.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn matrices(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Matrix>> {
+        let tensor = self.take(name, &[count, outputs, inputs])?;
+        let (ty, size) = (tensor.ty, tensor.bytes.len() / count);
+        let one = |at: usize| {
+            let bytes = tensor.bytes.slice(at * size..(at + 1) * size);
+            self.keep(&format!("{name}.{at}"), ty, bytes, &[outputs, inputs])
+        };
+        (0..count).map(one).collect()
     }
 
     /// A stack of matrices `[count, outputs, inputs]`.

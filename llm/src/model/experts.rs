@@ -1,8 +1,11 @@
 //! Mixtures of experts: a router gives each token to a few of many feed-forward networks (Shazeer et al., 2017).
 //!
-//! The experts of a layer are stacked. A token's row is multiplied by those that it chose, and reads no other.
+//! On the CPU the experts of a layer are stacked: a token's row is multiplied by those that it chose, and reads no
+//! other. Elsewhere all are computed for all tokens, and those that a token did not choose count nothing: the numbers are
+//! those of the mixture, but a token reads the weights of all experts.
 
 use graphc::frontend::tensor::Tensor;
+use graphc::ir::{DType, Shape};
 
 use super::description::Activation;
 use crate::error::Result;
@@ -62,6 +65,14 @@ impl Mixture {
     }
 }
 
+/// Gates, ups and downs.
+#[derive(Clone, Debug)]
+enum Networks {
+    Stacked([Matrix; 3]),
+    /// Those of each expert.
+    Apart(Vec<[Matrix; 3]>),
+}
+
 /// The experts of a layer.
 #[derive(Clone, Debug)]
 pub struct Experts {
@@ -70,8 +81,7 @@ pub struct Experts {
     router_bias: Option<Tensor>,
     /// Biases of gates, ups and downs, `[count, outputs]`.
     biases: Option<[Matrix; 3]>,
-    /// Gates, ups and downs, stacked.
-    experts: [Matrix; 3],
+    experts: Networks,
     /// The weights of the sigmoid, `[1, width]`, and the expert's own.
     shared: Option<(Tensor, [Matrix; 3])>,
 }
@@ -82,9 +92,16 @@ impl Experts {
         let Mixture { count, inner, .. } = mixture;
         let width = config.width;
         let router = loader.matrix(&name("ffn_gate_inp"), count, width, &Rows::All)?;
-        let gates = loader.stack(&name("ffn_gate_exps"), [count, inner, width])?;
-        let ups = loader.stack(&name("ffn_up_exps"), [count, inner, width])?;
-        let downs = loader.stack(&name("ffn_down_exps"), [count, width, inner])?;
+        let parts = ["gate", "up", "down"].map(|part| name(&format!("ffn_{part}_exps")));
+        let shapes = [[count, inner, width], [count, inner, width], [count, width, inner]];
+        let experts = if loader.stacks {
+            let mut stack = |at: usize| loader.stack(&parts[at], shapes[at]);
+            Networks::Stacked([stack(0)?, stack(1)?, stack(2)?])
+        } else {
+            let mut all = |at: usize| loader.matrices(&parts[at], shapes[at]);
+            let each = all(0)?.into_iter().zip(all(1)?).zip(all(2)?);
+            Networks::Apart(each.map(|((gate, up), down)| [gate, up, down]).collect())
+        };
         let bias = |part: &str| format!("blk.{layer}.{part}.bias");
         let (router_bias, biases) = match mixture.biases {
             false => (None, None),
@@ -113,7 +130,7 @@ impl Experts {
             router,
             router_bias,
             biases,
-            experts: [gates, ups, downs],
+            experts,
             shared,
         })
     }
@@ -127,18 +144,10 @@ impl Experts {
             // llama.cpp's least sum: that of the smallest normal number in f16.
             chosen = &chosen / chosen.sum_keep([-1]).maximum(6.103_515_625e-5);
         }
-        // A row [S, 1, 1, width] meets the matrices of its experts, [S, used, …].
-        let row = x.unsqueeze(1).unsqueeze(1);
-        let of_chosen = |part: usize, x: &Tensor| {
-            let product = self.experts[part].product_of_chosen(x, &places);
-            match &self.biases {
-                None => product,
-                Some(biases) => product + biases[part].look_up(&places).unsqueeze(2),
-            }
+        let sum = match &self.experts {
+            Networks::Stacked(stacks) => self.of_chosen(stacks, x, &chosen, &places),
+            Networks::Apart(each) => self.of_all(each, x, &chosen, &places),
         };
-        let inner = self.mixture.activation.gated(&of_chosen(0, &row), &of_chosen(1, &row));
-        let each = of_chosen(2, &inner).squeeze(2);
-        let sum = (each * chosen.unsqueeze(-1)).sum([1]);
         let shared = self.shared.as_ref().map(|(sigmoid, expert)| {
             let weight = x.linear(sigmoid, None).sigmoid();
             network(expert, x) * weight
@@ -147,6 +156,45 @@ impl Experts {
             Some(shared) => sum + shared,
             None => sum,
         }
+    }
+
+    /// The sum over the experts that a token chose.
+    #[track_caller]
+    fn of_chosen(&self, stacks: &[Matrix; 3], x: &Tensor, chosen: &Tensor, places: &Tensor) -> Tensor {
+        // A row [S, 1, 1, width] meets the matrices of its experts, [S, used, …].
+        let product = |part: usize, x: &Tensor| {
+            let product = stacks[part].product_of_chosen(x, places);
+            match &self.biases {
+                None => product,
+                Some(biases) => product + biases[part].look_up(places).unsqueeze(2),
+            }
+        };
+        let row = x.unsqueeze(1).unsqueeze(1);
+        let inner = self.mixture.activation.gated(&product(0, &row), &product(1, &row));
+        let each = product(2, &inner).squeeze(2);
+        (each * chosen.unsqueeze(-1)).sum([1])
+    }
+
+    /// The sum over all experts, of which those count nothing that a token did not choose.
+    #[track_caller]
+    fn of_all(&self, each: &[[Matrix; 3]], x: &Tensor, chosen: &Tensor, places: &Tensor) -> Tensor {
+        let Ok([tokens, _]) = x.dims::<2>() else { return x.clone() };
+        let shape = Shape(vec![tokens, (self.mixture.count as i64).into()]);
+        let weights = Tensor::zeros(DType::F32, shape).scatter(-1, places, chosen);
+        let mut sum: Option<Tensor> = None;
+        for (at, [gate, up, down]) in each.iter().enumerate() {
+            let bias = |part: usize| self.biases.as_ref().map(|biases| biases[part].row(at));
+            let [gate_bias, up_bias, down_bias] = [0, 1, 2].map(bias);
+            let (gate, up) = (gate.product(x, gate_bias.as_ref()), up.product(x, up_bias.as_ref()));
+            let inner = self.mixture.activation.gated(&gate, &up);
+            let part = down.product(&inner, down_bias.as_ref()) * weights.narrow(-1, at as i64, 1);
+            sum = Some(match sum {
+                Some(sum) => sum + part,
+                None => part,
+            });
+        }
+        // There is an expert: counts are 1 or more.
+        sum.unwrap_or_else(|| x.clone())
     }
 }
 

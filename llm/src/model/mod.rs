@@ -68,7 +68,7 @@ pub fn find(file: &GgufFile) -> Result<Describe> {
 }
 
 /// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at
-/// most.
+/// most. `stacks` says that the device's products choose among stacked matrices.
 ///
 /// # Errors
 /// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that
@@ -77,6 +77,7 @@ pub fn load(
     file: &GgufFile,
     capacity: Option<usize>,
     most: usize,
+    stacks: bool,
     progress: Option<fn(Progress)>,
 ) -> Result<Decoder> {
     let describe = find(file)?;
@@ -96,7 +97,7 @@ pub fn load(
         Some(capacity) => capacity,
         None => trained.min(most),
     };
-    let mut loader = Loader::new(file, progress);
+    let mut loader = Loader::new(file, stacks, progress);
     let description = describe(&keys, &config, &mut loader, capacity)?;
     let pooling = Pooling::read(&keys)?;
     Decoder::load(config, description, pooling, loader, capacity)
