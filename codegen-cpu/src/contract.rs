@@ -257,7 +257,7 @@ impl<'k> Analysis<'k> {
         Some(Quantised { param, form, matrix })
     }
 
-    /// Says whether each entry is one row, by a matrix that is not another for each entry beside what is chosen.
+    /// Says whether the product of an entry has one row.
     fn is_one_row(&self) -> bool {
         self.m.iter().all(|d| self.extents[*d] == 1)
     }

@@ -146,11 +146,11 @@ impl Reader<'_> {
             _ => return Err(format!("{at} is no schema: an object is wanted")),
         };
         if let Some(reference) = object.get("$ref") {
-            self.only(object, &["$ref"], at)?;
+            only(object, &["$ref"], at)?;
             return self.reference(reference, at);
         }
         if let Some(values) = object.get("enum").or(object.get("const")) {
-            self.only(object, &["enum", "const", "type"], at)?;
+            only(object, &["enum", "const", "type"], at)?;
             let values = match (object.get("enum"), values) {
                 (Some(_), Value::Array(values)) if (1..=MOST).contains(&values.len()) => values.clone(),
                 (None, value) => vec![value.clone()],
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
         for name in ["anyOf", "oneOf", "allOf"] {
             let Some(list) = object.get(name) else { continue };
-            self.only(object, &[name, "type"], at)?;
+            only(object, &[name, "type"], at)?;
             let list = match list {
                 Value::Array(list) if !list.is_empty() && (name != "allOf" || list.len() == 1) => list,
                 _ if name == "allOf" => return Err(format!("{at}/allOf: one schema alone is supported")),
@@ -202,7 +202,7 @@ impl Reader<'_> {
             None if object.contains_key("properties") => self.typed(object, "object", at),
             None if object.contains_key("items") => self.typed(object, "array", at),
             None => {
-                self.only(object, &[], at)?;
+                only(object, &[], at)?;
                 Ok(ANY)
             }
         }
@@ -210,7 +210,7 @@ impl Reader<'_> {
 
     /// Makes the node of a schema of one type.
     fn typed(&mut self, object: &Map<String, Value>, ty: &str, at: &str) -> Result<NodeId, String> {
-        self.only(object, &[of_type(ty), &["type"]].concat(), at)?;
+        only(object, &[of_type(ty), &["type"]].concat(), at)?;
         let node = match ty {
             "null" => Node::Texts(vec![b"null".to_vec()]),
             "boolean" => Node::Texts(vec![b"true".to_vec(), b"false".to_vec()]),
@@ -293,8 +293,9 @@ impl Reader<'_> {
     }
 
     fn reference(&mut self, reference: &Value, at: &str) -> Result<NodeId, String> {
+        let whole = self.whole;
         let pointer = reference.as_str().and_then(|text| text.strip_prefix('#'));
-        let found = pointer.and_then(|pointer| Some((pointer, self.whole.pointer(pointer)?)));
+        let found = pointer.and_then(|pointer| Some((pointer, whole.pointer(pointer)?)));
         let Some((pointer, schema)) = found else {
             return Err(format!("{at}/$ref: {reference} is no place in the schema"));
         };
@@ -308,16 +309,13 @@ impl Reader<'_> {
         self.nodes[place] = Node::Either(vec![node]);
         Ok(place)
     }
+}
 
-    /// Refuses keywords other than some.
-    fn only(&self, object: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
-        match object
-            .keys()
-            .find(|name| !is_note(name) && !known.contains(&name.as_str()))
-        {
-            Some(name) => Err(unknown(name, at)),
-            None => Ok(()),
-        }
+/// Refuses keywords other than some.
+fn only(object: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
+    match object.keys().find(|name| !is_note(name) && !known.contains(&name.as_str())) {
+        Some(name) => Err(unknown(name, at)),
+        None => Ok(()),
     }
 }
 

@@ -97,7 +97,7 @@ impl Form {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let share = count.div_ceil(cores).max(LEAST_BLOCKS);
         std::thread::scope(|scope| {
-            let mut rest = [&mut numbers[..], &mut scales, &mut zeros];
+            let mut rest = [&mut numbers[..], &mut scales[..], &mut zeros[..]];
             for bytes in bytes.chunks(share * size) {
                 let blocks = bytes.len() / size;
                 let mut at = 0;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::completions::{Prompt, prompts};
 use super::fields::Fields;
@@ -88,7 +88,7 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
     }
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     let value = json!({"object": "list", "data": data, "model": state.name, "usage": usage});
-    Ok(json_of(StatusCode::OK, &Value::from(value)))
+    Ok(json_of(StatusCode::OK, &value))
 }
 
 /// Keeps the first numbers, and makes the length 1 again.

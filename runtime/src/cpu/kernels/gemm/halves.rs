@@ -198,7 +198,10 @@ unsafe fn dots<S: Simd, H: Half, const M: usize, const C: usize>(to: Sums, part:
         while at + 2 * S::LANES <= part.rows {
             for u in 0..2 {
                 let at = at + u * S::LANES;
-                let a: [S::V; M] = std::array::from_fn(|i| S::load(to.rows[i].add(at)));
+                let mut a = [S::zero(); M];
+                for (a, row) in a.iter_mut().zip(&to.rows) {
+                    *a = S::load(row.add(at));
+                }
                 for j in 0..C {
                     let b = H::load::<S>(from.offset(j as isize * stride).add(at));
                     for (sums, a) in sums.iter_mut().zip(a) {
@@ -235,8 +238,9 @@ unsafe fn panel<S: Simd, H: Half, const M: usize>(to: Sums, part: Part) {
                 *sums = [S::fma(factor, a, sums[0]), S::fma(factor, b, sums[1])];
             }
         }
-        for i in 0..M {
-            to.store::<S>(i, std::array::from_fn(|j| S::add(sums[0][i][j], sums[1][i][j])));
+        let [even, odd] = sums;
+        for (i, (even, odd)) in even.iter().zip(&odd).enumerate() {
+            to.store::<S>(i, [S::add(even[0], odd[0]), S::add(even[1], odd[1])]);
         }
     }
 }

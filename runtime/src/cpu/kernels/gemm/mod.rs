@@ -441,7 +441,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
                     Some(batch) => b_operand.get().offset(batch.at(matrix) * b_size as isize),
                     None => b_operand.get().wrapping_add(matrix % b_entries * one_b),
                 }
-                .cast(),
+                .cast::<f32>(),
                 panel0: if matrices.is_some() { matrix * n / panel } else { 0 },
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
                 bias: bias.get(),
