@@ -13,7 +13,6 @@ pub mod app;
 pub mod engine;
 pub mod error;
 pub mod grammar;
-mod grammar;
 pub mod loader;
 pub mod model;
 pub mod sampler;

@@ -313,7 +313,10 @@ impl Reader<'_> {
 
 /// Refuses keywords other than some.
 fn only(object: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
-    match object.keys().find(|name| !is_note(name) && !known.contains(&name.as_str())) {
+    match object
+        .keys()
+        .find(|name| !is_note(name) && !known.contains(&name.as_str()))
+    {
         Some(name) => Err(unknown(name, at)),
         None => Ok(()),
     }

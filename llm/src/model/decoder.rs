@@ -148,7 +148,10 @@ impl Block {
         };
         let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
         let output = with_bias(loader, output, "attn_output", width)?;
-        let sinks = description.sinks.then(|| loader.vector(&name("attn_sinks"), heads)).transpose()?;
+        let sinks = description
+            .sinks
+            .then(|| loader.vector(&name("attn_sinks"), heads))
+            .transpose()?;
         let network = match description.mixture {
             Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
             None => {

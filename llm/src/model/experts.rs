@@ -178,7 +178,9 @@ impl Experts {
     /// The sum over all experts, of which those count nothing that a token did not choose.
     #[track_caller]
     fn of_all(&self, each: &[[Matrix; 3]], x: &Tensor, chosen: &Tensor, places: &Tensor) -> Tensor {
-        let Ok([tokens, _]) = x.dims::<2>() else { return x.clone() };
+        let Ok([tokens, _]) = x.dims::<2>() else {
+            return x.clone();
+        };
         let shape = Shape(vec![tokens, (self.mixture.count as i64).into()]);
         let weights = Tensor::zeros(DType::F32, shape).scatter(-1, places, chosen);
         let mut sum: Option<Tensor> = None;

@@ -172,6 +172,8 @@ fn embeddings_are_the_last_row_or_the_mean_of_all() {
         engine.embed(&tokens[3..]).expect("runs");
         close(&engine.embed(&tokens).expect("runs"), &wanted, 2e-3, name);
     }
-    let error = engine("qwen3", 4, OptLevel::O2).embed(&[3]).expect_err("it writes texts");
+    let error = engine("qwen3", 4, OptLevel::O2)
+        .embed(&[3])
+        .expect_err("it writes texts");
     assert!(error.to_string().contains("has no embeddings"), "{error}");
 }

@@ -501,7 +501,10 @@ fn answers_are_json_of_a_schema() {
 #[test]
 fn embeddings_are_served_as_openai_has_them() {
     let server = Server::start("lastrow", &[]);
-    let (status, both) = server.post("/v1/embeddings", &json!({"input": ["Hello", "The model"], "user": "me"}));
+    let (status, both) = server.post(
+        "/v1/embeddings",
+        &json!({"input": ["Hello", "The model"], "user": "me"}),
+    );
     assert_eq!(status, 200, "{both}");
     assert_eq!(both["object"], "list");
     let vector = |answer: &Value, at: usize| -> Vec<f64> {
@@ -510,26 +513,47 @@ fn embeddings_are_served_as_openai_has_them() {
     };
     let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
     let hello = vector(&both, 0);
-    assert!((length(&hello) - 1.0).abs() < 1e-5 && hello != vector(&both, 1), "{both}");
+    assert!(
+        (length(&hello) - 1.0).abs() < 1e-5 && hello != vector(&both, 1),
+        "{both}"
+    );
     assert_eq!(both["usage"]["prompt_tokens"], both["usage"]["total_tokens"]);
     let (_, alone) = server.post("/v1/embeddings", &json!({"input": "Hello"}));
     assert_eq!(vector(&alone, 0), hello);
     let (_, short) = server.post("/v1/embeddings", &json!({"input": "Hello", "dimensions": 8}));
     assert_eq!(vector(&short, 0).len(), 8);
     assert!((length(&vector(&short, 0)) - 1.0).abs() < 1e-5);
-    let (_, coded) = server.post("/v1/embeddings", &json!({"input": "Hello", "encoding_format": "base64"}));
+    let (_, coded) = server.post(
+        "/v1/embeddings",
+        &json!({"input": "Hello", "encoding_format": "base64"}),
+    );
     let text = coded["data"][0]["embedding"].as_str().expect("a text");
     assert_eq!(text.len(), (hello.len() * 4).div_ceil(3) * 4);
     for (path, body, part) in [
         ("/v1/embeddings", json!({}), "'input' is missing"),
         ("/v1/embeddings", json!({"input": 3}), "'input' is 3"),
-        ("/v1/embeddings", json!({"input": "x", "dimensions": 1000}), "'dimensions' is 1000"),
-        ("/v1/embeddings", json!({"input": "x", "encoding_format": "f16"}), "'encoding_format' is"),
-        ("/v1/embeddings", json!({"input": "x", "temperature": 1}), "no field 'temperature'"),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "dimensions": 1000}),
+            "'dimensions' is 1000",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "encoding_format": "f16"}),
+            "'encoding_format' is",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "temperature": 1}),
+            "no field 'temperature'",
+        ),
         ("/v1/completions", json!({"prompt": "x"}), "writes no texts"),
     ] {
         let (status, answer) = server.post(path, &body);
         assert_eq!(status, 400, "{answer}");
-        assert!(answer["error"]["message"].as_str().expect("a message").contains(part), "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().expect("a message").contains(part),
+            "{answer}"
+        );
     }
 }

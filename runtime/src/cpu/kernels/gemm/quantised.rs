@@ -95,7 +95,10 @@ impl QuantisedB {
         };
         let row_bytes = packed.row_bytes(wide);
         packed.data = AlignedBuf::asked(panels * k * row_bytes)?;
-        let (to, scales) = (SyncPtr(packed.data.as_ptr()), SyncPtr(packed.scales.as_ptr().cast::<f32>()));
+        let (to, scales) = (
+            SyncPtr(packed.data.as_ptr()),
+            SyncPtr(packed.scales.as_ptr().cast::<f32>()),
+        );
         let pack = |panel: usize| {
             let width = panel_width(isa, n, panel);
             for (g, j) in (0..groups).flat_map(|g| (0..width).map(move |j| (g, j))) {
