@@ -1,18 +1,26 @@
 //! Pools of images: a window's body that says where its images lie.
 //!
 //! Here its sizes are bound. A window over three axes is folded over two of them into a temporary, then over the third.
-//! Windows with something fused in, of other types, or over more axes stay with the loops.
+//! What is fused behind a window reads its results from a temporary, in the order in which its elements lie. Windows of
+//! other types, of elements that are computed, or over more axes stay with the loops.
+
+use std::collections::HashMap;
 
 use ir::dim::{Bindings, Dim, DimError};
 use ir::entity::Entity;
 use ir::host::product::ImageStrides;
 use ir::host::shapes::{Pool, PoolKind, PoolShape};
 use ir::host::{LowerError, Piece, Setting, Temporary};
-use ir::kernel::{AxisId, ImageAccess, Kernel, WindowAxis, WindowBody};
+use ir::kernel::{
+    Access, AxisId, Expr, ImageAccess, ImageTarget, Kernel, Stmt, VarId, WindowAxis, WindowBody, WindowImages,
+};
 use ir::op;
 use ir::types::DType;
 
+use crate::affine::reachable;
+use crate::hoist::replaced;
 use crate::rewrite::Rewritten;
+use crate::{loops, places};
 
 /// The most that sizes and strides of a pool may be: their products fit 64 bits.
 const SMALL: u64 = 1 << 30;
@@ -94,17 +102,100 @@ pub(crate) fn lower(
     cx: &Setting<'_>,
     pieces: &mut Vec<Piece>,
 ) -> Result<bool, LowerError> {
+    let Some(images) = &body.images else {
+        return Ok(false);
+    };
+    let mut trial = rewritten.clone();
+    let (target, behind) = match &images.target {
+        // A pool reads elements after it wrote results.
+        Some(_) if cx.aliased => return Ok(false),
+        Some(target) => (target.clone(), None),
+        None => match into_temporary(&mut trial, body, images, cx)? {
+            Some((target, stmts)) => (target, Some(stmts)),
+            None => return Ok(false),
+        },
+    };
     let found = match body.along.len() {
-        3 => volume(rewritten, body, cx)?.map(Vec::from),
-        _ => image(&rewritten.kernel, body, cx)?.map(|pool| vec![pool]),
+        3 => volume(&mut trial, body, &target, cx)?.map(Vec::from),
+        _ => image(&trial.kernel, body, &target, cx)?.map(|pool| vec![pool]),
     };
     let Some(found) = found else { return Ok(false) };
+    *rewritten = trial;
     pieces.extend(found.into_iter().map(|pool| Piece::Pool(Box::new(pool))));
+    if let Some(stmts) = behind {
+        let parallel = &body.loops.parallel;
+        rewritten.kernel.params[target.param].access = Access::Read;
+        let hoisted = places::hoist(rewritten, parallel, &stmts, cx, pieces)?;
+        let stmts = hoisted.as_deref().unwrap_or(&stmts);
+        pieces.extend(loops::pieces(
+            &rewritten.kernel,
+            parallel,
+            stmts,
+            cx.bindings,
+            cx.aliased,
+        )?);
+    }
     Ok(true)
 }
 
+/// A temporary for what is pooled, and the statements that make more of that; `None` where they read what a window
+/// folds otherwise.
+fn into_temporary(
+    rewritten: &mut Rewritten,
+    body: &WindowBody,
+    images: &WindowImages,
+    cx: &Setting<'_>,
+) -> Result<Option<(ImageTarget, Vec<Stmt>)>, LowerError> {
+    let outputs = body.along.iter().zip(&images.from.along);
+    let outputs = outputs.filter_map(|(axis, step)| Some((axis.outputs?, step)));
+    let image = images.image.map(|axis| (axis, &images.from.image));
+    let channel = images.channel.map(|axis| (axis, &images.from.channel));
+    let mut axes = Vec::new();
+    for (axis, step) in image.into_iter().chain(outputs).chain(channel) {
+        axes.push((step.eval(cx.bindings)?, axis));
+    }
+    // As the elements lie: a pool is made of lines of both.
+    axes.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
+    let axes: Vec<AxisId> = axes.into_iter().map(|(_, axis)| axis).collect();
+    let dtype = rewritten.kernel.exprs.dtype(images.pooled);
+    let (param, index) = rewritten.temporary("pooled", dtype, &axes, cx.bindings)?;
+    let extents = axes.iter().map(|axis| &rewritten.kernel.axes[*axis].extent);
+    let extents = extents
+        .map(|extent| extent.eval(cx.bindings))
+        .collect::<Result<Vec<i64>, _>>()?;
+    let step = |of: Option<AxisId>| {
+        let at = axes.iter().position(|axis| Some(*axis) == of);
+        Dim::Const(at.map_or(0, |at| extents[at + 1..].iter().product()))
+    };
+    let at = ImageAccess {
+        base: Dim::Const(0),
+        image: step(images.image),
+        channel: step(images.channel),
+        along: body.along.iter().map(|a| step(a.outputs)).collect(),
+    };
+    let load = rewritten.load(param, index);
+    let mut instead = HashMap::from([(images.pooled, load)]);
+    let mut stmts = body.loops.stmts.clone();
+    stmts.retain(|stmt| !matches!(stmt, Stmt::Fold { .. }));
+    for stmt in &mut stmts {
+        if let Stmt::Let { value, .. } | Stmt::Store { value, .. } = stmt {
+            *value = replaced(rewritten, *value, &mut instead);
+        }
+    }
+    let folded = |var: &VarId| {
+        let mut folds = body.loops.stmts.iter();
+        folds.any(|stmt| matches!(stmt, Stmt::Fold { var: v, .. } if v == var))
+    };
+    let kernel = &rewritten.kernel;
+    let left = reachable(kernel, &loops::stmt_exprs(&stmts));
+    let reads_folds = left
+        .into_iter()
+        .any(|e| matches!(&kernel.exprs[e], Expr::Var(var) if folded(var)));
+    Ok((!reads_folds).then_some((ImageTarget { param, at }, stmts)))
+}
+
 /// Windows over one or two axes.
-fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<Pool>, LowerError> {
+fn image(kernel: &Kernel, body: &WindowBody, to: &ImageTarget, cx: &Setting<'_>) -> Result<Option<Pool>, LowerError> {
     let (Some(images), Some(pool)) = (&body.images, body.pool()) else {
         return Ok(None);
     };
@@ -112,12 +203,12 @@ fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<
         kernel,
         bindings: cx.bindings,
     };
-    let (source, target) = (&kernel.params[images.source], &kernel.params[images.target]);
+    let (source, target) = (&kernel.params[images.source], &kernel.params[to.param]);
     let takes = match pool {
         op::PoolKind::Max => matches!(source.dtype, DType::F32 | DType::I8),
         op::PoolKind::Average { .. } => source.dtype == DType::F32,
     };
-    if !takes || source.dtype != target.dtype || images.source == images.target || cx.aliased {
+    if !takes || source.dtype != target.dtype || images.source == to.param {
         return Ok(None);
     }
     let kind = kind_of(body, pool);
@@ -149,7 +240,7 @@ fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<
             bind.size(&access.channel)?,
         ])
     };
-    let (from, to) = (strides(&images.from)?, strides(&images.to)?);
+    let (from, target_strides) = (strides(&images.from)?, strides(&to.at)?);
     // Everything that a window may touch must be in its buffer.
     let inside = |access: [i64; 5], extents: [i64; 4], elements: i64| {
         let small = access.iter().chain(&extents).all(|v| (0..=SMALL as i64).contains(v));
@@ -162,7 +253,7 @@ fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<
         small && extents.iter().all(|n| *n > 0) && last < i128::from(elements)
     };
     if !inside(from, [n, y.size, x.size, c], source.count(cx.bindings)?)
-        || !inside(to, [n, y.outputs, x.outputs, c], target.count(cx.bindings)?)
+        || !inside(target_strides, [n, y.outputs, x.outputs, c], target.count(cx.bindings)?)
     {
         return Ok(None);
     }
@@ -193,9 +284,9 @@ fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<
         src: images.source.index(),
         src_base: from[0],
         src_strides: image_strides(from),
-        dst: images.target.index(),
-        dst_base: to[0],
-        dst_strides: image_strides(to),
+        dst: to.param.index(),
+        dst_base: target_strides[0],
+        dst_strides: image_strides(target_strides),
     }))
 }
 
@@ -272,7 +363,12 @@ fn strides([n, h, w, c]: [i64; 4]) -> ImageStrides {
 
 /// A window over three axes: over the last two of each slice, then over the first of what that gives. The largest of
 /// the largest is the largest, and the average of averages of equal counts is the average.
-fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<[Pool; 2]>, LowerError> {
+fn volume(
+    rewritten: &mut Rewritten,
+    body: &WindowBody,
+    result: &ImageTarget,
+    cx: &Setting<'_>,
+) -> Result<Option<[Pool; 2]>, LowerError> {
     let kernel = &rewritten.kernel;
     let (Some(images), Some(pool)) = (&body.images, body.pool()) else {
         return Ok(None);
@@ -281,8 +377,8 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
         kernel,
         bindings: cx.bindings,
     };
-    let (source, target) = (&kernel.params[images.source], &kernel.params[images.target]);
-    if source.dtype != DType::F32 || target.dtype != DType::F32 || images.source == images.target || cx.aliased {
+    let (source, target) = (&kernel.params[images.source], &kernel.params[result.param]);
+    if source.dtype != DType::F32 || target.dtype != DType::F32 || images.source == result.param {
         return Ok(None);
     }
     let kind = kind_of(body, pool);
@@ -290,7 +386,7 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
         return Ok(None);
     };
     let (n, c) = (bind.extent(images.image)?, bind.extent(images.channel)?);
-    let (Some(from), Some(to)) = (Volume::bind(&images.from, &bind)?, Volume::bind(&images.to, &bind)?) else {
+    let (Some(from), Some(to)) = (Volume::bind(&images.from, &bind)?, Volume::bind(&result.at, &bind)?) else {
         return Ok(None);
     };
     let (sizes, outputs) = ([z.size, y.size, x.size], [z.outputs, y.outputs, x.outputs]);
@@ -325,7 +421,7 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
     let Some(bytes) = bytes.filter(|bytes| *bytes <= MOST_BYTES) else {
         return Ok(None);
     };
-    let (source, target) = (images.source.index(), images.target.index());
+    let (source, target) = (images.source.index(), result.param.index());
     let param = rewritten.bytes(Temporary::Bytes(bytes));
     let flat = Along {
         outputs: plane,
@@ -356,7 +452,7 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
             dst_base: dst.1,
             dst_strides: dst.2,
         };
-    let result = strides([to.image, to.along[0], to.along[2], to.channel]);
+    let results = strides([to.image, to.along[0], to.along[2], to.channel]);
     Ok(Some([
         pool(
             slices,
@@ -364,7 +460,7 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
             (source, from.base, slice_strides),
             (param.index(), 0, between),
         ),
-        pool([n, c], [z, flat], (param.index(), 0, held), (target, to.base, result)),
+        pool([n, c], [z, flat], (param.index(), 0, held), (target, to.base, results)),
     ]))
 }
 

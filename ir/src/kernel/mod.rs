@@ -46,7 +46,7 @@ pub use statistic::RowStatistic;
 pub use strips::{StripAccess, Strips, narrowed};
 pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvStream, GemvTiling, QueryPlace, Shares, Tiling, Travel};
 pub use transform::{TransformBody, TransformMatrix, TransformSide, Winograd, both_sides};
-pub use window::{ImageAccess, WindowAxis, WindowBody, WindowFold, WindowImages};
+pub use window::{ImageAccess, ImageTarget, WindowAxis, WindowBody, WindowFold, WindowImages};
 
 use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};

@@ -689,7 +689,8 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             axes.extend(w.along.iter().flat_map(|a| [a.taps, a.outputs]).flatten());
             exprs.extend(w.exprs());
             if let Some(images) = &w.images {
-                params.extend([images.source, images.target]);
+                params.push(images.source);
+                params.extend(images.target.iter().map(|t| t.param));
                 axes.extend(images.image.iter().chain(&images.channel));
             }
             &w.loops.stmts

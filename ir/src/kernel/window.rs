@@ -26,7 +26,7 @@ pub struct WindowBody {
     /// Says that the second statement counts taps: those inside of the input, or with
     /// [`PoolKind::Average::count_padding`] of the padded input. Without it, all taps count.
     pub counts: bool,
-    /// Set when this pools images and does nothing else: the same as the statements, for engines with a direct form.
+    /// Set when this pools images that lie in a buffer: the same as the statements, for engines with a direct form.
     pub images: Option<WindowImages>,
 }
 
@@ -67,19 +67,26 @@ pub struct WindowAxis {
     pub beyond: bool,
 }
 
-/// A window's images, where its elements are loaded as they are from one buffer and its results are stored as they are
-/// to another.
+/// A window's images, where its elements are loaded as they are from one buffer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct WindowImages {
     pub source: ParamId,
-    pub target: ParamId,
     /// The axes of images and of channels; `None` for one.
     pub image: Option<AxisId>,
     pub channel: Option<AxisId>,
     /// Where positions of the input are in `source`.
     pub from: ImageAccess,
-    /// Where outputs are in `target`.
-    pub to: ImageAccess,
+    /// What is pooled of one window, made of what the statements fold.
+    pub pooled: ExprId,
+    /// Where that is stored as it is; `None` where statements make more of it.
+    pub target: Option<ImageTarget>,
+}
+
+/// The buffer of a pool's results, and where outputs are in it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ImageTarget {
+    pub param: ParamId,
+    pub at: ImageAccess,
 }
 
 /// Where the elements of images are: the first one, and how many elements it is from each to the next.
@@ -109,10 +116,12 @@ impl WindowBody {
 
     /// Returns the expressions that it names beside its statements.
     pub fn exprs(&self) -> Vec<ExprId> {
-        match self.fold {
-            WindowFold::Pool(_) => vec![self.element],
-            WindowFold::Weighted { weight, .. } => vec![self.element, weight],
+        let mut exprs = vec![self.element];
+        if let WindowFold::Weighted { weight, .. } = self.fold {
+            exprs.push(weight);
         }
+        exprs.extend(self.images.as_ref().map(|images| images.pooled));
+        exprs
     }
 
     /// Calls `f` for each expression that it names beside its statements.
@@ -121,12 +130,17 @@ impl WindowBody {
         if let WindowFold::Weighted { weight, .. } = &mut self.fold {
             f(weight);
         }
+        if let Some(images) = &mut self.images {
+            f(&mut images.pooled);
+        }
     }
 
     /// Returns the sizes that its facts name.
     pub fn sizes(&self) -> Vec<&Dim> {
         let mut sizes: Vec<&Dim> = self.along.iter().map(|a| &a.size).collect();
-        for access in self.images.iter().flat_map(|i| [&i.from, &i.to]) {
+        let images = self.images.as_ref();
+        let to = images.and_then(|images| images.target.as_ref());
+        for access in images.map(|i| &i.from).into_iter().chain(to.map(|t| &t.at)) {
             sizes.extend([&access.base, &access.image, &access.channel]);
             sizes.extend(&access.along);
         }

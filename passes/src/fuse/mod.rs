@@ -25,7 +25,7 @@ pub mod report;
 pub mod rows;
 
 use indexmap::IndexMap;
-use ir::op::View;
+use ir::op::{Pool, View};
 use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
@@ -187,12 +187,21 @@ impl Fuser<'_> {
                     && filters::is_depthwise(self.graph, conv, &node.operands, self.target)
                     && matches!(self.op(node.operands[position].node), Op::View(View::Transpose(_)))
             }
+            // The CPU pools what lies in memory; loops that pool what they compute take several times as long.
+            Op::Pool(pool) if !self.target.is_gpu() && self.slides(id, pool) => return OperandNeed::Strided,
             op => is_mask(op, position) && positional(node.operands[position]),
         };
         match is_read_as_it_is && self.target.is_gpu() {
             true => OperandNeed::Any,
             false => operand_need(&node.op, position),
         }
+    }
+
+    /// Says whether a pool has more windows than one an image.
+    fn slides(&self, id: NodeId, pool: &Pool) -> bool {
+        let shape = &self.graph.ty(Value::from(id)).shape;
+        let first = pool.layout.spatial_axis();
+        shape[first..first + pool.size.len()].iter().any(|size| !size.is(1))
     }
 
     fn draft_of(&self, id: NodeId) -> Option<usize> {

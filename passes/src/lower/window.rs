@@ -13,7 +13,8 @@
 
 use ir::graph::eval::scalar::identity;
 use ir::kernel::{
-    AxisId, Body, Expr, ExprId, ImageAccess, Loops, Stmt, WindowAxis, WindowBody, WindowFold, WindowImages,
+    AxisId, Body, Expr, ExprId, ImageAccess, ImageTarget, Loops, ParamId, Stmt, WindowAxis, WindowBody, WindowFold,
+    WindowImages,
 };
 use ir::op::{BinaryOp, Pool, PoolKind, ReduceOp, Window};
 use ir::{Dim, Target, Value};
@@ -107,11 +108,16 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, L
             }
         }
     };
+    let pooled = e;
     let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
     let stores = b.epilogue(anchor, e, coords.clone(), &[])?;
-    // What follows the folds, where it is no more than their result's store.
+    // What follows the folds, where that is no more than their result's store.
     let plain = match stores.as_slice() {
-        [store @ Stmt::Store { value, .. }] if *value == e => Some(store.clone()),
+        [
+            Stmt::Store {
+                param, index, value, ..
+            },
+        ] if *value == e => Some((*param, *index)),
         _ => None,
     };
     stmts.extend(stores);
@@ -135,7 +141,7 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, L
     let Some(along) = along else {
         return Ok(Body::Loops(loops));
     };
-    let images = plain.and_then(|store| images(b, pool.kind, &along, &loops, folded, &store));
+    let images = images(b, pool.kind, &along, &loops, folded, pooled, plain);
     Ok(Body::Window(WindowBody {
         loops,
         fold: WindowFold::Pool(pool.kind),
@@ -270,15 +276,16 @@ pub(super) fn along(b: &Builder<'_>, m: &Moves<'_>) -> Option<Vec<WindowAxis>> {
     along.iter().any(|a| a.taps.is_some()).then_some(along)
 }
 
-/// Where the images of a pool lie that is nothing but a pool; `None` where that is not a number of elements from each
-/// to the next.
+/// Where the images of a pool lie, and its results that are stored as they are; `None` where that is not a number of
+/// elements from each to the next.
 fn images(
     b: &Builder<'_>,
     kind: PoolKind,
     along: &[WindowAxis],
     loops: &Loops,
     element: ExprId,
-    store: &Stmt,
+    pooled: ExprId,
+    stored: Option<(ParamId, ExprId)>,
 ) -> Option<WindowImages> {
     if kind != PoolKind::Max && !b.exprs.dtype(element).is_float() {
         return None;
@@ -286,18 +293,7 @@ fn images(
     let Expr::Load { param: source, index } = b.exprs[element] else {
         return None;
     };
-    let Stmt::Store {
-        param: target,
-        index: stored,
-        ..
-    } = *store
-    else {
-        return None;
-    };
-    let (from, to) = (b.linear.get(&index)?, b.linear.get(&stored)?);
-    if !from.is_affine() || !to.is_affine() {
-        return None;
-    }
+    let from = b.linear.get(&index).filter(|from| from.is_affine())?;
     let others: Vec<AxisId> = loops
         .parallel
         .iter()
@@ -314,7 +310,7 @@ fn images(
     };
     let of = |linear: &Linear, axis: Option<AxisId>| axis.map_or(Dim::Const(0), |a| linear.coefficient(a));
     let mut base = from.constant.clone();
-    let (mut read, mut written) = (Vec::new(), Vec::new());
+    let mut read = Vec::new();
     for a in along {
         let (at_taps, at_outputs) = (of(from, a.taps), of(from, a.outputs));
         let step = match a.taps {
@@ -326,11 +322,23 @@ fn images(
         }
         base = base + step.clone() * a.pad_low;
         read.push(step);
-        written.push(of(to, a.outputs));
     }
+    let target = |(param, index)| {
+        let to = b.linear.get(&index).filter(|to| to.is_affine())?;
+        let at = ImageAccess {
+            base: to.constant.clone(),
+            image: of(to, image),
+            channel: of(to, channel),
+            along: along.iter().map(|a| of(to, a.outputs)).collect(),
+        };
+        Some(ImageTarget { param, at })
+    };
+    let target = match stored {
+        Some(stored) => Some(target(stored)?),
+        None => None,
+    };
     Some(WindowImages {
         source,
-        target,
         image,
         channel,
         from: ImageAccess {
@@ -339,12 +347,8 @@ fn images(
             channel: of(from, channel),
             along: read,
         },
-        to: ImageAccess {
-            base: to.constant.clone(),
-            image: of(to, image),
-            channel: of(to, channel),
-            along: written,
-        },
+        pooled,
+        target,
     })
 }
 
@@ -430,17 +434,22 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_does_more_is_no_image_alone() {
-        let found = windows(
-            r#"
+    fn what_is_made_of_a_window_is_no_target_and_what_a_pool_reads_is_stored_before() {
+        let text = r#"
             x = input "x" : f32[1, 8, 8, 4]
             a = exp x
-            p = pool a {kind=max, size=[2, 2], strides=[2, 2], channels_last}
+            p = pool a {kind=KIND, size=[2, 2], strides=[2, 2], channels_last}
             y = neg p
-            return y as "y""#,
-        );
-        assert!(found.iter().all(|k| body(k).images.is_none()), "{}", found[0]);
-        assert_eq!(found.len(), 1);
+            return y as "y""#;
+        for kind in ["max", "average"] {
+            let found = kernels(&text.replace("KIND", kind));
+            let [before, kernel] = found.as_slice() else {
+                panic!("{} kernels", found.len())
+            };
+            assert!(matches!(before.body, Body::Loops(_)), "{before}");
+            let images = body(kernel).images.as_ref().expect("its elements lie in a buffer");
+            assert!(images.target.is_none(), "{kernel}");
+        }
     }
 
     #[test]
@@ -458,6 +467,11 @@ mod tests {
             .map(|a| found[0].axes[*a].extent.clone())
             .collect::<Vec<_>>();
         assert_eq!((taps, window.images.is_some()), (vec![Dim::Const(49)], true));
+    }
+
+    fn target(window: &mut WindowBody) -> &mut ImageTarget {
+        let images = window.images.as_mut().expect("images");
+        images.target.as_mut().expect("results are stored as they are")
     }
 
     #[test]
@@ -488,13 +502,15 @@ mod tests {
                 w.loops.stmts.remove(0);
             },
             |w| w.images.as_mut().expect("images").from.base = Dim::Const(1),
-            |w| w.images.as_mut().expect("images").to.channel = Dim::Const(2),
+            |w| target(w).at.channel = Dim::Const(2),
+            |w| w.images.as_mut().expect("images").pooled = w.element,
             |w| w.images.as_mut().expect("images").from.along[1] = Dim::Const(4),
             |w| w.images.as_mut().expect("images").from.along.clear(),
             |w| w.images.as_mut().expect("images").image = None,
             |w| {
-                let images = w.images.as_mut().expect("images");
-                std::mem::swap(&mut images.source, &mut images.target);
+                let source = w.images.as_ref().expect("images").source;
+                let target = std::mem::replace(&mut target(w).param, source);
+                w.images.as_mut().expect("images").source = target;
             },
         ];
         for kind in ["max", "average", "average_padded"] {

@@ -125,7 +125,9 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             w.map_exprs(e);
             if let Some(images) = &mut w.images {
                 images.source = to(images.source);
-                images.target = to(images.target);
+                if let Some(target) = &mut images.target {
+                    target.param = to(target.param);
+                }
             }
             stmts(&mut w.loops.stmts);
         }

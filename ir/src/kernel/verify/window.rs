@@ -192,20 +192,6 @@ fn images_problem(
         Expr::Load { param, index } if param == images.source => index,
         _ => return Some("name a source that the element is not loaded from as it is"),
     };
-    let [
-        Stmt::Store {
-            param,
-            index: stored,
-            value,
-            ..
-        },
-    ] = rest
-    else {
-        return Some("are of images, and the result is not stored once");
-    };
-    if *param != images.target {
-        return Some("name a target that the result is not stored to");
-    }
     let is_count = |e: ExprId| Some(&kernel.exprs[e]) == count.map(Expr::Var).as_ref();
     let is_one = |e: ExprId| matches!(kernel.exprs[e], Expr::Const(_, v) if v.as_f64() == 1.0);
     let whole = body.taps().iter().try_fold(1i64, |n, a| {
@@ -214,7 +200,7 @@ fn images_problem(
             .as_const()
             .and_then(|extent| n.checked_mul(extent))
     });
-    let result = match (&kernel.exprs[*value], body.pool(), count) {
+    let result = match (&kernel.exprs[images.pooled], body.pool(), count) {
         (Expr::Var(v), Some(PoolKind::Max), None) => *v == var,
         (Expr::Binary(BinaryOp::Mul, sum, scale), Some(PoolKind::Average { .. }), None) => {
             let scale = match kernel.exprs[*scale] {
@@ -233,16 +219,25 @@ fn images_problem(
         _ => false,
     };
     if !result {
-        return Some("are of images, and what is stored is not the result");
+        return Some("are of images, and what is said to be pooled is not what they fold");
     }
     let positions = body.along.iter().map(Form::position);
-    let outputs = body.along.iter().map(|a| Form::of(a.outputs, &Dim::Const(1)));
     let from = at(images, &images.from, &positions.collect::<Vec<_>>());
-    let to = at(images, &images.to, &outputs.collect::<Vec<_>>());
     if from.is_none() || from != forms.of(index) {
         return Some("say that elements lie elsewhere than they are loaded from");
     }
-    (to.is_none() || to != forms.of(*stored)).then_some("say that results lie elsewhere than they are stored to")
+    let target = images.target.as_ref()?;
+    let stored = match rest {
+        [
+            Stmt::Store {
+                param, index, value, ..
+            },
+        ] if *param == target.param && *value == images.pooled => *index,
+        _ => return Some("name a target that nothing but the result is stored to, once"),
+    };
+    let outputs = body.along.iter().map(|a| Form::of(a.outputs, &Dim::Const(1)));
+    let to = at(images, &target.at, &outputs.collect::<Vec<_>>());
+    (to.is_none() || to != forms.of(stored)).then_some("say that results lie elsewhere than they are stored to")
 }
 
 /// Where the facts say that positions are.

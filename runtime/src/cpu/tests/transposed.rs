@@ -2,8 +2,8 @@
 
 use ir::DType;
 use ir::kernel::{
-    AxisId, Body, ContractBody, ConvFacts, ExprId, ImageAccess, Operand, WindowAxis, WindowBody, WindowFold,
-    WindowImages,
+    AxisId, Body, ContractBody, ConvFacts, ExprId, ImageAccess, ImageTarget, Operand, WindowAxis, WindowBody,
+    WindowFold, WindowImages,
 };
 use ir::op::{BinaryOp, Layout, PoolKind, ReduceOp, UnaryOp, Window};
 
@@ -202,8 +202,8 @@ fn transposed_convolutions_are_computed_by_phases() {
 }
 
 /// A pool of volumes, channels first or last.
-fn volume(kind: PoolKind, last: bool) -> ir::Kernel {
-    let mut b = Build::new(&format!("volume_{kind:?}_{last}"));
+fn volume(kind: PoolKind, last: bool, more: bool) -> ir::Kernel {
+    let mut b = Build::new(&format!("volume_{kind:?}_{last}_{more}"));
     let (n, channels) = (2, 5);
     let names = ["d", "h", "w"];
     let size = names.map(sym);
@@ -247,6 +247,11 @@ fn volume(kind: PoolKind, last: bool) -> ir::Kernel {
     let mut terms = vec![(image, to.0.clone()), (channel, to.2.clone())];
     terms.extend((0..3).map(|i| (at[i], to.1[i].clone())));
     let target = b.index(0, &terms);
+    let pooled = value;
+    if more {
+        let before = b.load(x, target);
+        value = b.bin(BinaryOp::Sub, pooled, before);
+    }
     let store = b.store(out, target, value, &[]);
     let mut kernel = b.loops(&[image, channel, at[0], at[1], at[2]], vec![fold, store]);
     let Body::Loops(loops) = kernel.body.clone() else {
@@ -277,11 +282,14 @@ fn volume(kind: PoolKind, last: bool) -> ir::Kernel {
         counts: false,
         images: Some(WindowImages {
             source: x,
-            target: out,
             image: Some(image),
             channel: Some(channel),
             from: access(from),
-            to: access(to),
+            pooled,
+            target: (!more).then(|| ImageTarget {
+                param: out,
+                at: access(to),
+            }),
         }),
         loops,
     });
@@ -292,11 +300,17 @@ fn volume(kind: PoolKind, last: bool) -> ir::Kernel {
 #[test]
 fn pools_of_volumes_are_two() {
     for kind in [PoolKind::Max, PoolKind::Average { count_padding: true }] {
-        for last in [false, true] {
-            let kernel = volume(kind, last);
+        for (last, more) in [(false, false), (false, true), (true, false), (true, true)] {
+            let kernel = volume(kind, last, more);
+            assert_eq!(ir::kernel::verify::verify(&kernel), Ok(()));
             for (d, h, w) in [(2, 2, 2), (5, 4, 9), (4, 6, 40)] {
                 let names = check(&kernel, &sizes(&[("d", d), ("h", h), ("w", w)]), &[], 1e-5);
-                assert_eq!(names, ["pool", "pool"], "{}", kernel.name);
+                let wanted: &[&str] = if more {
+                    &["pool", "pool", "loops"]
+                } else {
+                    &["pool", "pool"]
+                };
+                assert_eq!(names, wanted, "{}", kernel.name);
             }
         }
     }
