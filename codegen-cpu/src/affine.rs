@@ -214,6 +214,15 @@ impl<'k> Space<'k> {
         }
     }
 
+    /// Has a dim go through a part of its positions alone.
+    pub(crate) fn restrict(&mut self, dim: usize, from: i64, to: i64) {
+        for form in &mut self.axis {
+            form.base += form.get(dim) * from;
+        }
+        self.extents[dim] = to - from;
+        self.memo.clear();
+    }
+
     fn find_split(&mut self, exprs: &[ExprId], whole: &[usize]) -> Option<(usize, i64)> {
         for id in reachable(self.kernel, exprs) {
             let Expr::Binary(BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem, a, b) = self.kernel.exprs[id] else {

@@ -66,25 +66,27 @@ impl Lowering for CpuLowering {
             | Body::Window(WindowBody { loops, .. })
             | Body::Copy(CopyBody { loops, .. }) => {
                 let direct = match &kernel.body {
-                    Body::Row(body) => rows::lower(kernel, body, cx)?.map(|r| Piece::Rows(Box::new(r))),
+                    Body::Row(body) if rows::lower(&mut rewritten, body, cx, &mut pieces)? => {
+                        return Ok(lowered(rewritten, pieces, raw));
+                    }
                     Body::Window(body) if pooling::lower(&mut rewritten, body, cx, &mut pieces)? => {
                         return Ok(lowered(rewritten, pieces, raw));
                     }
                     Body::Copy(body) => copying::lower(kernel, body, cx)?.map(|c| Piece::Copy(Box::new(c))),
                     _ => None,
                 };
-                let piece = match direct {
-                    Some(direct) => direct,
+                match direct {
+                    Some(direct) => pieces.push(direct),
                     None if strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)? => {
                         return Ok(lowered(rewritten, pieces, raw));
                     }
                     None => {
                         let hoisted = places::hoist(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?;
                         let stmts = hoisted.as_deref().unwrap_or(&loops.stmts);
-                        loops::piece(&rewritten.kernel, &loops.parallel, stmts, cx.bindings, cx.aliased)?
+                        let (kernel, parallel) = (&rewritten.kernel, &loops.parallel);
+                        pieces.extend(loops::pieces(kernel, parallel, stmts, cx.bindings, cx.aliased)?);
                     }
-                };
-                pieces.push(piece);
+                }
             }
             // Only plans for GPUs have them; the CPU's own kernels know when Winograd's transform pays.
             Body::Transform(_) => {

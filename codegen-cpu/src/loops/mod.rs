@@ -6,6 +6,7 @@
 //! one point at a time or, where rows are short, several (softmax, norms, row sums).
 
 mod nest;
+mod segments;
 mod stages;
 mod together;
 
@@ -17,6 +18,7 @@ use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
 
 use self::nest::{by_rows, shape};
+use self::segments::{Stretch, segments};
 use self::stages::Stages;
 use crate::affine::{Roots, Space, collapse, reachable};
 use crate::block::compile::Source;
@@ -60,6 +62,17 @@ pub(crate) fn analyse<'k>(
     stmts: &[Stmt],
     bindings: &Bindings,
 ) -> Result<Analysis<'k>, LowerError> {
+    analyse_within(kernel, parallel, stmts, bindings, &[])
+}
+
+/// The same of a part of the points.
+fn analyse_within<'k>(
+    kernel: &'k Kernel,
+    parallel: &[AxisId],
+    stmts: &[Stmt],
+    bindings: &Bindings,
+    within: &[Stretch],
+) -> Result<Analysis<'k>, LowerError> {
     let mut space = Space::new(kernel, bindings)?;
     let exprs = stmt_exprs(stmts);
     let mut parallel = Space::dims(parallel);
@@ -68,6 +81,9 @@ pub(crate) fn analyse<'k>(
         let mut groups: Vec<&mut Vec<usize>> = std::iter::once(&mut parallel).chain(own.iter_mut()).collect();
         space.split(&exprs, &mut groups, &[]);
     }
+    within
+        .iter()
+        .for_each(|part| space.restrict(part.dim, part.from, part.to));
     let mut roots = space.roots(&exprs);
     for (stmt, dims) in stmts.iter().zip(&mut own) {
         in_order_of_memory(kernel, stmt, dims, &roots);
@@ -181,9 +197,27 @@ pub(crate) fn piece(
     bindings: &Bindings,
     aliased: bool,
 ) -> Result<Piece, LowerError> {
-    Ok(Piece::Loops(Box::new(lower(
-        kernel, parallel, stmts, bindings, aliased,
-    )?)))
+    let loops = lower(kernel, parallel, stmts, bindings, (aliased, &[]))?;
+    Ok(Piece::Loops(Box::new(loops)))
+}
+
+/// The same as pieces, one after the other: the loop is cut where positions decide what is stored.
+///
+/// # Errors
+/// As for [`piece`].
+pub(crate) fn pieces(
+    kernel: &Kernel,
+    parallel: &[AxisId],
+    stmts: &[Stmt],
+    bindings: &Bindings,
+    aliased: bool,
+) -> Result<Vec<Piece>, LowerError> {
+    let parts = segments(kernel, parallel, stmts, bindings)?;
+    let lowered = parts.iter().map(|within| {
+        let loops = lower(kernel, parallel, stmts, bindings, (aliased, within))?;
+        Ok(Piece::Loops(Box::new(loops)))
+    });
+    lowered.collect()
 }
 
 fn lower(
@@ -191,9 +225,9 @@ fn lower(
     parallel: &[AxisId],
     stmts: &[Stmt],
     bindings: &Bindings,
-    aliased: bool,
+    (aliased, within): (bool, &[Stretch]),
 ) -> Result<Loops, LowerError> {
-    let a = analyse(kernel, parallel, stmts, bindings)?;
+    let a = analyse_within(kernel, parallel, stmts, bindings, within)?;
     let source = Source::new(&a.space, &a.roots, &a.extents, bindings)?;
     let accesses = accesses(kernel, stmts, &a.roots);
     let nibbles = stmts.iter().any(|s| match s {

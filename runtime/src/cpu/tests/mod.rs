@@ -10,6 +10,7 @@ mod plans;
 mod quantised;
 mod recurrent;
 mod rows;
+mod segments;
 mod strided;
 mod transposed;
 

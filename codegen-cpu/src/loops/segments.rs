@@ -1,0 +1,191 @@
+//! Loops whose choices positions decide, cut where the choices change.
+//!
+//! ```text
+//! for i in 0..9, p in 0..2: out[2 * i + p] = select(p < 1, -x[2 * i + 1], x[2 * i])
+//! =>  for i in 0..9: out[2 * i] = -x[2 * i + 1];  for i in 0..9: out[2 * i + 1] = x[2 * i]
+//! ```
+//!
+//! Before: one loop that makes a concat, a pad, or a rotation of pairs, and looks at each block which lanes take which
+//! part. After: loops over stretches of a dim, in each of which every such choice is made before it runs.
+
+use ir::dim::Bindings;
+use ir::host::LowerError;
+use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
+use ir::op::BinaryOp;
+use ir::types::DType;
+
+use super::{Analysis, analyse_within, stmt_axes, stmt_exprs};
+use crate::affine::{Space, reachable};
+
+/// The most pieces that a loop is cut into.
+const MOST: usize = 32;
+
+/// A piece has at least so many points on average.
+const FEWEST_POINTS: i64 = 2048;
+
+/// A stretch of a dim, as it is after dims are split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stretch {
+    pub dim: usize,
+    pub from: i64,
+    pub to: i64,
+}
+
+/// The stretches of each piece, in the order of the points; one piece without any where nothing is cut.
+pub(super) fn segments(
+    kernel: &Kernel,
+    parallel: &[AxisId],
+    stmts: &[Stmt],
+    bindings: &Bindings,
+) -> Result<Vec<Vec<Stretch>>, LowerError> {
+    let whole = || vec![Vec::new()];
+    let plain = |stmt: &Stmt| matches!(stmt, Stmt::Let { .. } | Stmt::Store { .. }) && stmt_axes(stmt).is_empty();
+    let nibbles = |stmt: &Stmt| matches!(stmt, Stmt::Store { param, .. } if kernel.params[*param].dtype.bits() < 8);
+    let chooses = reachable(kernel, &stmt_exprs(stmts));
+    let chooses = chooses.iter().any(|e| matches!(kernel.exprs[*e], Expr::Select(..)));
+    if !chooses || !stmts.iter().all(plain) || stmts.iter().any(nibbles) {
+        return Ok(whole());
+    }
+    let Analysis {
+        mut space, parallel, ..
+    } = analyse_within(kernel, parallel, stmts, bindings, &[])?;
+    let points = parallel.iter().fold(1i64, |n, d| n.saturating_mul(space.extents[*d]));
+    let most = usize::try_from(points / FEWEST_POINTS).unwrap_or(MOST).min(MOST);
+    let mut cuts: Vec<(usize, Vec<i64>)> = Vec::new();
+    for e in reachable(kernel, &stmt_exprs(stmts)) {
+        if let Expr::Select(condition, ..) = kernel.exprs[e] {
+            look(&mut space, &parallel, condition, &mut cuts);
+        }
+    }
+    // Choices along what lies side by side cost the most.
+    cuts.sort_by_key(|(dim, _)| std::cmp::Reverse(parallel.iter().position(|d| d == dim)));
+    let mut pieces = 1usize;
+    cuts.retain(|(_, at)| {
+        let more = pieces * (at.len() + 1);
+        let fits = more <= most;
+        if fits {
+            pieces = more;
+        }
+        fits
+    });
+    let mut out = whole();
+    for (dim, mut at) in cuts.into_iter().rev() {
+        at.sort_unstable();
+        at.insert(0, 0);
+        at.push(space.extents[dim]);
+        let stretches: Vec<Stretch> = at
+            .windows(2)
+            .map(|ends| Stretch {
+                dim,
+                from: ends[0],
+                to: ends[1],
+            })
+            .collect();
+        let with = |piece: &Vec<Stretch>| {
+            let piece = piece.clone();
+            stretches
+                .iter()
+                .map(move |s| piece.iter().copied().chain([*s]).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        };
+        out = out.iter().flat_map(with).collect();
+    }
+    Ok(out)
+}
+
+/// Adds where comparisons of a condition change, of those that one dim of the loop decides.
+fn look(space: &mut Space<'_>, parallel: &[usize], condition: ExprId, cuts: &mut Vec<(usize, Vec<i64>)>) {
+    let kernel = space.kernel;
+    match kernel.exprs[condition] {
+        Expr::Unary(_, a) if kernel.exprs.dtype(a) == DType::Bool => look(space, parallel, a, cuts),
+        Expr::Binary(op, a, b) if op.is_comparison() => {
+            let (Some(a), Some(b)) = (space.affine(a), space.affine(b)) else {
+                return;
+            };
+            let form = a.plus(&b, -1);
+            let mut dims = (0..space.extents.len()).filter(|d| form.get(*d) != 0 && space.extents[*d] > 1);
+            let (Some(dim), None) = (dims.next(), dims.next()) else {
+                return;
+            };
+            if !parallel.contains(&dim) {
+                return;
+            }
+            let at = cuts.iter().position(|(d, _)| *d == dim).unwrap_or_else(|| {
+                cuts.push((dim, Vec::new()));
+                cuts.len() - 1
+            });
+            for place in changes(op, form.base, form.get(dim)) {
+                if (1..space.extents[dim]).contains(&place) && !cuts[at].1.contains(&place) {
+                    cuts[at].1.push(place);
+                }
+            }
+            if cuts[at].1.is_empty() {
+                cuts.remove(at);
+            }
+        }
+        Expr::Binary(_, a, b) if kernel.exprs.dtype(a) == DType::Bool => {
+            look(space, parallel, a, cuts);
+            look(space, parallel, b, cuts);
+        }
+        _ => {}
+    }
+}
+
+/// The first positions from which `base + step * position` is on another side of 0, for a comparison with it.
+fn changes(op: BinaryOp, base: i64, step: i64) -> Vec<i64> {
+    // The first position of those at or above a value, or above it where the line falls.
+    let crosses = |value: i64| {
+        let (far, by) = (i128::from(value) - i128::from(base), i128::from(step));
+        let at = match by > 0 {
+            true => -(-far).div_euclid(by),
+            false => (-far).div_euclid(-by) + 1,
+        };
+        i64::try_from(at).ok()
+    };
+    // Below 0, and below 1, for a line that rises; for one that falls, not at or above them.
+    let places = match op {
+        BinaryOp::Lt | BinaryOp::Ge => [crosses(0), None],
+        BinaryOp::Le | BinaryOp::Gt => [crosses(1), None],
+        _ => [crosses(0), crosses(1)],
+    };
+    places.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_change_where_they_are_said_to() {
+        let holds = |op: BinaryOp, v: i64| match op {
+            BinaryOp::Lt => v < 0,
+            BinaryOp::Le => v <= 0,
+            BinaryOp::Gt => v > 0,
+            BinaryOp::Ge => v >= 0,
+            BinaryOp::Eq => v == 0,
+            _ => v != 0,
+        };
+        let ops = [
+            BinaryOp::Lt,
+            BinaryOp::Le,
+            BinaryOp::Gt,
+            BinaryOp::Ge,
+            BinaryOp::Eq,
+            BinaryOp::Ne,
+        ];
+        for op in ops {
+            for base in -7..8 {
+                for step in [-3, -2, -1, 1, 2, 3] {
+                    let found = changes(op, base, step);
+                    for place in -9..10 {
+                        let changed = holds(op, base + step * (place - 1)) != holds(op, base + step * place);
+                        assert!(
+                            !changed || found.contains(&place),
+                            "{base} + {step} * x {op:?} 0 changes at {place}, found {found:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
