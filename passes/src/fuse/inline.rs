@@ -15,7 +15,7 @@ use crate::quantize::cache::unpacked_values;
 
 /// A consumer this much larger repeats a producer's costly work too often.
 const REPEAT_LIMIT: i64 = 4;
-/// Elements that several kernels compute again in less time than a GPU takes to launch one that stores them.
+/// Elements that several kernels compute again in less time than it takes to launch one that stores them.
 const SLIGHT: i64 = 1 << 15;
 /// Elements from which what is stored and read again goes to memory and back.
 const MANY: i64 = 1 << 20;
@@ -331,12 +331,12 @@ impl Fuser<'_> {
         value
     }
 
-    /// Says whether costly work of the map would be done many times over by its readers.
+    /// Says whether work of the map would be done many times over by its readers. A GPU does a few instructions again
+    /// while it waits for memory; a CPU finds what it stored in its caches.
     fn repeats(&self, id: NodeId) -> bool {
-        if !is_costly(self.op(id)) {
-            return false;
-        }
-        self.evaluations_of(id) >= REPEAT_LIMIT * self.elements(id).max(1)
+        let evaluations = self.evaluations_of(id);
+        let minds = is_costly(self.op(id)) || !self.target.is_gpu() && evaluations > SLIGHT;
+        minds && evaluations >= REPEAT_LIMIT * self.elements(id).max(1)
     }
 
     /// How often elements of a node are computed by its readers. One that has it twice, as a square has, computes it

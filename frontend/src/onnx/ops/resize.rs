@@ -260,8 +260,11 @@ fn by_size(node: &mut Node<'_>, x: Val, axes: &[usize]) -> Step<Vec<Axis>> {
     Ok(list)
 }
 
-/// Resizes each axis. Means of integers are computed in `f32` and cut to integers, as onnxruntime does.
-fn apply(node: &mut Node<'_>, mut x: Val, axes: Vec<Axis>, mode: Mode, transform: Transform) -> Step<Vec<Val>> {
+/// Resizes each axis: those that shrink first, then those of the nearest elements, since what one axis makes is what
+/// the next reads. Means of integers are computed in `f32` and cut to integers, as onnxruntime does.
+fn apply(node: &mut Node<'_>, mut x: Val, mut axes: Vec<Axis>, mode: Mode, transform: Transform) -> Step<Vec<Val>> {
+    let shrinks = |a: &Axis| matches!((a.input.as_const(), a.output.as_const()), (Some(from), Some(to)) if to < from);
+    axes.sort_by_key(|a| std::cmp::Reverse((shrinks(a), a.axis)));
     let dtype = node.dtype(x);
     let is_wide = mode == Mode::Linear && dtype.is_int() && !axes.is_empty();
     if is_wide {
