@@ -165,6 +165,8 @@ pub(crate) fn take(
             Expr::Binary(BinaryOp::Mul, a, b) if first && number(other(a, b)).is_some() => {
                 taken.scale = number(other(a, b)).unwrap_or(1.0);
             }
+            // A bias of zeros: it makes a zero of -0, and no product says which zero its sum is.
+            Expr::Binary(BinaryOp::Add, a, b) if first && number(other(a, b)) == Some(0.0) => {}
             Expr::Binary(BinaryOp::Add, a, b) if taken.activation == Activation::None => {
                 let Some(found) = addend(other(a, b)) else { break };
                 let per_column = row_of(dims, &found.form) == 0;

@@ -109,13 +109,8 @@ impl ConvExec {
         let isa = memory.workspace.isa();
         let RunMemory { workspace, threads, .. } = memory;
         let Form { epilogue, tiles, .. } = &self.form;
-        let run = epilogue.program.as_ref().map(|program| TileRun {
-            program,
-            tiles,
-            params,
-            scratch: threads,
-            isa,
-        });
+        let program = epilogue.program.as_ref();
+        let run = program.map(|program| TileRun::new(program, tiles, params, threads, isa));
         let bias = epilogue.bias.map(|(param, base)| {
             // SAFETY: the bias was proven to be inside its buffer for every filter.
             unsafe { std::slice::from_raw_parts(params[param].cast::<f32>().offset(base as isize), self.form.shape.o) }

@@ -1,20 +1,69 @@
 //! Block programs behind products and convolutions of floats: they run on each finished tile, in cache.
 
-use ir::host::block::Program;
+use ir::DType;
+use ir::host::block::{Inst, Program};
 use ir::host::product::{TILE_LANES, Tiles};
+use ir::op::UnaryOp;
+use smallvec::SmallVec;
 
-use super::block::{Frame, RunBlock, Val};
+use super::block::{Frame, RunBlock, Val, copy_lanes};
 use super::kernels::Isa;
 use super::kernels::gemm::{Epilogue, Tile, TileAt};
+use super::kernels::math::unary_rows;
 use super::kernels::workspace::AlignedBuf;
 
 /// A tile program with the memory of one launch.
 pub(crate) struct TileRun<'a> {
-    pub program: &'a Program,
-    pub tiles: &'a Tiles,
-    pub params: &'a [*mut u8],
-    pub scratch: &'a [AlignedBuf],
-    pub isa: Isa,
+    program: &'a Program,
+    /// What the program is, if it is functions of what the product made, one after the other, and nothing else.
+    functions: Option<SmallVec<[UnaryOp; 4]>>,
+    tiles: &'a Tiles,
+    params: &'a [*mut u8],
+    scratch: &'a [AlignedBuf],
+    isa: Isa,
+}
+
+impl<'a> TileRun<'a> {
+    /// `scratch` has [`tile_scratch`] bytes for each thread.
+    pub(crate) fn new(
+        program: &'a Program,
+        tiles: &'a Tiles,
+        params: &'a [*mut u8],
+        scratch: &'a [AlignedBuf],
+        isa: Isa,
+    ) -> TileRun<'a> {
+        TileRun {
+            program,
+            functions: functions(program),
+            tiles,
+            params,
+            scratch,
+            isa,
+        }
+    }
+}
+
+/// The functions that a program applies to each value, if it does nothing else.
+fn functions(program: &Program) -> Option<SmallVec<[UnaryOp; 4]>> {
+    let ([given], [result]) = (program.externals.as_slice(), program.results.as_slice()) else {
+        return None;
+    };
+    let (mut found, mut at) = (SmallVec::new(), *given);
+    for inst in &program.insts {
+        match inst {
+            Inst::Unary {
+                dst,
+                op,
+                dtype: DType::F32,
+                a,
+            } if *a == at && !op.is_predicate() => {
+                found.push(*op);
+                at = *dst;
+            }
+            _ => return None,
+        }
+    }
+    (at == *result && program.stores.is_empty()).then_some(found)
 }
 
 // SAFETY: addresses of buffers that outlive the launch; each tile is written by one task.
@@ -32,6 +81,13 @@ impl Epilogue for TileRun<'_> {
         let head = (space * 8).next_multiple_of(64);
         let (rows, cols, stride) = (tile.rows(), tile.cols(), tile.stride());
         if cols == 0 || rows == 0 {
+            return;
+        }
+        if let Some(functions) = &self.functions {
+            for op in functions {
+                // SAFETY: the tile's own elements.
+                unsafe { unary_rows(self.isa, *op, tile.as_mut_ptr(), [rows, cols, stride]) };
+            }
             return;
         }
         // SAFETY: the scratch has `tile_scratch` bytes and is this thread's own while the tile is.
@@ -78,7 +134,7 @@ impl TileRun<'_> {
                 first
             } else {
                 for r in 0..rows {
-                    std::ptr::copy_nonoverlapping(first.add(r * stride), dense.add(r * cols), cols);
+                    copy_lanes(first.add(r * stride), dense.add(r * cols), cols);
                 }
                 dense
             };
@@ -104,7 +160,7 @@ impl TileRun<'_> {
                 if self.program.is_uniform(0) {
                     (0..cols).for_each(|c| to.add(c).write(f32::from_bits(out[0].bits as u32)));
                 } else {
-                    std::ptr::copy(out[0].ptr.cast::<f32>().add(r * cols), to, cols);
+                    copy_lanes(out[0].ptr.cast::<f32>().add(r * cols), to, cols);
                 }
             }
         }

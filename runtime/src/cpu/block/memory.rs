@@ -161,6 +161,29 @@ fn elem(dtype: DType) -> Elem {
     }
 }
 
+/// Copies `n` elements, of which there are few or which are the same memory.
+///
+/// # Safety
+/// The elements are valid; both are the same ones, or do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy_lanes<T: Copy>(from: *const T, to: *mut T, n: usize) {
+    /// A call to copy fewer takes longer than copying them.
+    const MANY: usize = 96;
+    const PIECE: usize = 8;
+    if n > MANY {
+        return std::ptr::copy(from, to, n);
+    }
+    let mut at = 0;
+    while at + PIECE <= n {
+        std::ptr::copy(from.add(at), to.add(at), PIECE);
+        at += PIECE;
+    }
+    while at < n {
+        to.add(at).write(from.add(at).read());
+        at += 1;
+    }
+}
+
 /// Loads `n` elements from `index`, `stride` apart, to lanes `at..at + n`.
 ///
 /// # Safety
@@ -180,10 +203,11 @@ pub(crate) unsafe fn load_run(
         return fill(class, dst, at, at + n, read(dtype, base, index));
     }
     match dtype {
-        DType::F32 | DType::F64 | DType::I64 if stride == 1 => {
-            let size = class.bytes();
-            let from = base.offset(index as isize * size as isize);
-            std::ptr::copy_nonoverlapping(from, dst.add(at * size), n * size);
+        DType::F32 if stride == 1 => {
+            copy_lanes(base.cast::<u32>().offset(index as isize), dst.cast::<u32>().add(at), n)
+        }
+        DType::F64 | DType::I64 if stride == 1 => {
+            copy_lanes(base.cast::<u64>().offset(index as isize), dst.cast::<u64>().add(at), n);
         }
         DType::F32 => {
             let from = base.cast::<u32>().offset(index as isize);
@@ -236,11 +260,12 @@ pub(crate) unsafe fn store_run(
 ) {
     let class = Class::of(dtype);
     match dtype {
-        DType::F32 | DType::F64 | DType::I64 if stride == 1 => {
-            let size = class.bytes();
-            let to = base.offset(index as isize * size as isize);
-            // The value may have been computed right there.
-            std::ptr::copy(src.add(at * size), to, n * size);
+        // The value may have been computed right there.
+        DType::F32 if stride == 1 => {
+            copy_lanes(src.cast::<u32>().add(at), base.cast::<u32>().offset(index as isize), n)
+        }
+        DType::F64 | DType::I64 if stride == 1 => {
+            copy_lanes(src.cast::<u64>().add(at), base.cast::<u64>().offset(index as isize), n);
         }
         DType::F16 | DType::BF16 if stride == 1 => {
             convert::store_ptr(

@@ -7,6 +7,7 @@ pub(crate) mod run;
 
 pub(crate) use ir::host::block::{Addr, Branch, Class, Guard, Inst, Link, Program, Reg, Store, Table, VALUE_BYTES};
 
+pub(crate) use memory::copy_lanes;
 pub(crate) use run::RunBlock;
 
 /// What a register holds while a program runs.

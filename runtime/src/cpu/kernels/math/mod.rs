@@ -7,7 +7,7 @@ pub(crate) mod funcs;
 mod ops;
 
 use ir::op::UnaryOp;
-pub use ops::{Input, binary_ptr, compare_ptr, unary_ptr};
+pub use ops::{Input, binary_ptr, compare_ptr, unary_ptr, unary_rows};
 
 use super::isa::Isa;
 

@@ -48,6 +48,17 @@ macro_rules! unary_functions {
                 }),)*
             }
         }
+
+        /// `x = op(x)` of `rows` rows of `cols` values, `stride` apart. Predicates change nothing.
+        ///
+        /// # Safety
+        /// The rows are valid for reading and writing.
+        pub unsafe fn unary_rows(isa: Isa, op: UnaryOp, x: *mut f32, [rows, cols, stride]: [usize; 3]) {
+            match op {
+                $(UnaryOp::$name => rows1(isa, $name, x, rows, cols, stride),)*
+                $(UnaryOp::$truth => {})*
+            }
+        }
     };
 }
 
@@ -222,6 +233,9 @@ binary_functions! {
 }
 
 simd_dispatch! { unsafe fn run1<F: Unary>(f: F, dst: *mut f32, src: *const f32, n: usize) = run1_body }
+simd_dispatch! {
+    unsafe fn rows1<F: Unary>(f: F, x: *mut f32, rows: usize, cols: usize, stride: usize) = rows1_body
+}
 simd_dispatch! { unsafe fn run2<F: Binary>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) = run2_body }
 
 #[inline(always)]
@@ -233,6 +247,21 @@ unsafe fn run1_body<S: Simd, F: Unary>(f: F, dst: *mut f32, src: *const f32, n: 
     }
     if i < n {
         S::store_part(dst.add(i), f.eval::<S>(S::load_part(src.add(i), n - i)), n - i);
+    }
+}
+
+#[inline(always)]
+unsafe fn rows1_body<S: Simd, F: Unary>(f: F, x: *mut f32, rows: usize, cols: usize, stride: usize) {
+    for row in 0..rows {
+        let x = x.add(row * stride);
+        let mut i = 0;
+        while i + S::LANES <= cols {
+            S::store(x.add(i), f.eval::<S>(S::load(x.add(i))));
+            i += S::LANES;
+        }
+        if i < cols {
+            S::store_part(x.add(i), f.eval::<S>(S::load_part(x.add(i), cols - i)), cols - i);
+        }
     }
 }
 
