@@ -3,9 +3,10 @@
 //!
 //! The image must lie with channels innermost (NHWC) for that; any other layout, f16 and bf16 are first copied so into
 //! scratch. Few channels (the first layer) get a zero-padded copy, where a whole row of taps is one contiguous run of
-//! `kw * C` values. Depthwise convolutions have a kernel of their own ([`super::depthwise`]).
+//! `kw * C` values. Depthwise convolutions, and groups of few channels, have a kernel of their own
+//! ([`super::depthwise`]).
 
-use super::depthwise::depthwise;
+use super::depthwise::{self, depthwise};
 use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, Problem, RowMap, packed_len, run};
 use super::isa::Isa;
 use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
@@ -39,14 +40,15 @@ pub struct PackedConv {
     cg: usize,
     taps: usize,
     groups: usize,
-    /// Per group `[kh * kw * cg, o / groups]`; for depthwise one `[taps, channels]` matrix, not in panels.
+    /// Per group `[kh * kw * cg, o / groups]`; for groups of few channels `[taps, cg, o]`, not in panels.
     weights: Weights,
 }
 
 #[derive(Debug)]
 enum Weights {
     Panels(PackedB),
-    Depthwise(Vec<f32>),
+    /// Of groups of few channels.
+    Apart(Vec<f32>),
     /// 36 `[c, o]` matrices.
     Winograd(PackedB),
 }
@@ -77,19 +79,13 @@ impl PackedConv {
             groups > 0 && o.is_multiple_of(groups),
             "{groups} groups of {o} output channels"
         );
-        if cg == 1 && o == groups && groups > 1 {
-            let mut packed = zeros(taps * o)?;
-            for (c, filter) in weights.chunks_exact(taps.max(1)).enumerate() {
-                for (tap, w) in filter.iter().enumerate() {
-                    packed[tap * o + c] = *w;
-                }
-            }
+        if groups > 1 && depthwise::serves(isa, cg, o / groups) {
             return Ok(PackedConv {
                 o,
                 cg,
                 taps,
                 groups,
-                weights: Weights::Depthwise(packed),
+                weights: Weights::Apart(depthwise::pack(weights, o, cg, taps)?),
             });
         }
         let og = o / groups;
@@ -148,7 +144,7 @@ impl PackedConv {
     pub fn bytes(&self) -> usize {
         match &self.weights {
             Weights::Panels(packed) | Weights::Winograd(packed) => packed.bytes(),
-            Weights::Depthwise(packed) => packed.len() * 4,
+            Weights::Apart(packed) => packed.len() * 4,
         }
     }
 }
@@ -164,8 +160,7 @@ pub struct Conv<'a> {
     pub output: *mut u8,
     pub output_elem: Elem,
     pub output_strides: ImageStrides,
-    /// Elements from a group's first channel to the next group's; `None` where they follow one another. Not for
-    /// depthwise ones.
+    /// Elements from a group's first channel to the next group's; `None` where they follow one another.
     pub output_group: Option<isize>,
     /// Bias by output channel; a residual's rows are output pixels of one image, its batch the image.
     pub builtin: Builtin<'a>,
@@ -196,7 +191,7 @@ pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>) -> (usize, usize)
         Weights::Panels(_) => {
             gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row_bytes(s), threads, entries.max(1))
         }
-        Weights::Depthwise(_) => super::depthwise::scratch_bytes(taps(s), s.o),
+        Weights::Apart(_) => depthwise::scratch_bytes(taps(s), s.o),
         Weights::Winograd(_) => 4 * super::winograd::scratch_floats(isa, s.n, s.c, s.out_h, s.out_w).0,
     };
     let transformed = match &conv.weights.weights {
@@ -337,7 +332,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
     };
     let panels = match &w.weights {
         Weights::Panels(panels) => panels,
-        Weights::Depthwise(weights) => {
+        Weights::Apart(weights) => {
             // SAFETY: one pixel's taps; the table has room for them.
             let fill = |n: usize, pixel: usize, table: *mut *const f32| unsafe {
                 taps_at.fill(n, pixel, 1, 0, table);

@@ -1,4 +1,12 @@
-//! Depthwise convolution, vectorised over channels: blocks of output pixels share each weight vector.
+//! Depthwise convolution, and convolution in groups of few channels, vectorised over channels: blocks of output pixels
+//! share each weight vector.
+//!
+//! ```text
+//! out[c] = sum over taps, u of x[tap][c ^ u] * w[tap][u][c],   u below the channels of a group
+//! ```
+//!
+//! A group has 1, 2, 4 or 8 channels and as many filters, so that all it reads is in one vector: lanes that are
+//! exchanged bring each of its channels beside each of its filters.
 #![expect(
     clippy::needless_range_loop,
     reason = "index loops of constant length unroll into registers"
@@ -8,8 +16,9 @@
 use super::conv::Conv;
 use super::convert;
 use super::gemm::{Activation, Dest, Elem, RowMap, Tile, TileAt};
+use super::isa::Isa;
 use super::simd::{Simd, simd_dispatch};
-use super::workspace::{SyncPtr, Workspace};
+use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
 
 /// Output pixels that share one load of the weights.
 const PIXELS: usize = 6;
@@ -23,7 +32,29 @@ pub(crate) fn scratch_bytes(taps: usize, channels: usize) -> usize {
 /// on each.
 pub(crate) type Fill<'a> = dyn Fn(usize, usize, *mut *const f32) -> usize + Sync + 'a;
 
-/// Runs `conv`, whose weights are `[taps, channels]`; `fill` tells where taps are, with its step in elements.
+/// Says whether groups of so many channels and filters are served.
+pub(crate) fn serves(isa: Isa, channels: usize, filters: usize) -> bool {
+    channels == filters && matches!(channels, 1 | 2 | 4 | 8) && channels <= isa.lanes()
+}
+
+/// Packs filters `[o, group, taps]` of groups of so many channels as `[taps, group, o]`.
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn pack(weights: &[f32], o: usize, group: usize, taps: usize) -> Result<Vec<f32>, NoRoom> {
+    let mut packed = zeros(weights.len())?;
+    for c in 0..o {
+        for u in 0..group {
+            for tap in 0..taps {
+                let from = (c * group + ((c % group) ^ u)) * taps + tap;
+                packed[(tap * group + u) * o + c] = weights[from];
+            }
+        }
+    }
+    Ok(packed)
+}
+
+/// Runs `conv`, whose weights are [packed](pack); `fill` tells where taps are, with its step in elements.
 ///
 /// # Safety
 /// As for `conv2d`, with [`scratch_bytes`] reserved per thread.
@@ -36,9 +67,13 @@ pub(crate) unsafe fn depthwise(
 ) {
     let s = conv.shape;
     let (channels, taps, pixels) = (s.o, s.kh * s.kw, s.out_h * s.out_w);
+    let group = s.c / s.groups;
     let isa = ws.isa();
+    let next_group = conv.output_group.unwrap_or(group as isize * dest.col_stride);
+    let in_order = next_group == group as isize * dest.col_stride;
+    let width = if in_order { channels } else { group };
     let direct = match dest.rows {
-        RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 => {
+        RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 && in_order => {
             Some(stride as usize)
         }
         _ => None,
@@ -47,7 +82,7 @@ pub(crate) unsafe fn depthwise(
     let builtin = conv.builtin;
     let size = dest.elem.size() as isize;
     let (n_stride, epilogue) = (conv.output_strides.n, conv.epilogue);
-    let grain = (20_000 / (channels * taps).max(1)).max(PIXELS);
+    let grain = (20_000 / (channels * taps * group).max(1)).max(PIXELS);
     ws.parallel_ranges(s.n * pixels, grain, &|range, thread, scratch| {
         let mut at = range.start;
         // Of how many pixels the taps are known by those of the pixel before, and which that is of its block.
@@ -79,6 +114,7 @@ pub(crate) unsafe fn depthwise(
                     taps,
                     weights: weights.as_ptr(),
                     channels,
+                    group,
                     out,
                     ld,
                     scale: builtin.scale,
@@ -114,13 +150,28 @@ pub(crate) unsafe fn depthwise(
                 if direct.is_none() {
                     for i in 0..count {
                         let to = image.offset(dest.rows.at(p0 + i) * size);
-                        convert::scatter(isa, to, buffer.add(i * channels), dest.elem, dest.col_stride, channels);
+                        scatter(isa, &dest, to, buffer.add(i * channels), (channels, width, next_group));
                     }
                 }
             }
             at += count;
         }
     });
+}
+
+/// Stores the channels of a pixel: runs of `width`, the first of each `next` elements behind that of the one before.
+unsafe fn scatter(
+    isa: Isa,
+    dest: &Dest,
+    to: *mut u8,
+    from: *const f32,
+    (channels, width, next): (usize, usize, isize),
+) {
+    let size = dest.elem.size() as isize;
+    for at in (0..channels).step_by(width) {
+        let to = to.offset((at / width) as isize * next * size);
+        convert::scatter(isa, to, from.add(at), dest.elem, dest.col_stride, width);
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -130,6 +181,8 @@ struct Block {
     taps: usize,
     weights: *const f32,
     channels: usize,
+    /// Channels of a group.
+    group: usize,
     out: *mut f32,
     ld: usize,
     scale: f32,
@@ -144,34 +197,62 @@ simd_dispatch! { unsafe fn single(args: &Block) = single_body }
 
 #[inline(always)]
 unsafe fn block_body<S: Simd>(args: &Block) {
-    pixels::<S, PIXELS>(args)
+    of_groups::<S, PIXELS>(args)
 }
 
 #[inline(always)]
 unsafe fn single_body<S: Simd>(args: &Block) {
-    pixels::<S, 1>(args)
+    of_groups::<S, 1>(args)
 }
 
 #[inline(always)]
-unsafe fn pixels<S: Simd, const P: usize>(args: &Block) {
+unsafe fn of_groups<S: Simd, const P: usize>(args: &Block) {
+    match args.group {
+        1 => pixels::<S, P, 1>(args),
+        2 => pixels::<S, P, 2>(args),
+        4 => pixels::<S, P, 4>(args),
+        _ => pixels::<S, P, 8>(args),
+    }
+}
+
+#[inline(always)]
+unsafe fn pixels<S: Simd, const P: usize, const G: usize>(args: &Block) {
     let mut c = 0;
     while c + S::LANES <= args.channels {
-        vector::<S, P, true>(args, c, S::LANES);
+        vector::<S, P, G, true>(args, c, S::LANES);
         c += S::LANES;
     }
     if c < args.channels {
-        vector::<S, P, false>(args, c, args.channels - c);
+        vector::<S, P, G, false>(args, c, args.channels - c);
     }
 }
 
 #[inline(always)]
-unsafe fn vector<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usize, n: usize) {
+unsafe fn vector<S: Simd, const P: usize, const G: usize, const FULL: bool>(args: &Block, c: usize, n: usize) {
     let mut acc = [S::zero(); P];
     for tap in 0..args.taps {
-        let w = get::<S, FULL>(args.weights.add(tap * args.channels + c), n);
+        let mut w = [S::zero(); G];
+        for u in 0..G {
+            w[u] = get::<S, FULL>(args.weights.add((tap * G + u) * args.channels + c), n);
+        }
         for i in 0..P {
-            let x = get::<S, FULL>((*args.table.add(i * args.taps + tap)).add(c), n);
-            acc[i] = S::fma(x, w, acc[i]);
+            let mut x = [S::zero(); G];
+            x[0] = get::<S, FULL>((*args.table.add(i * args.taps + tap)).add(c), n);
+            if G >= 2 {
+                x[1] = S::exchange::<1>(x[0]);
+            }
+            if G >= 4 {
+                x[2] = S::exchange::<2>(x[0]);
+                x[3] = S::exchange::<2>(x[1]);
+            }
+            if G >= 8 {
+                for u in 4..G {
+                    x[u] = S::exchange::<4>(x[u - 4]);
+                }
+            }
+            for u in 0..G {
+                acc[i] = S::fma(x[u], w[u], acc[i]);
+            }
         }
     }
     for i in 0..P {

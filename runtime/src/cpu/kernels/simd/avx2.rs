@@ -242,6 +242,14 @@ impl Simd for Avx2 {
         _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps::<1>(s, s)))
     }
     #[inline(always)]
+    unsafe fn exchange<const BY: usize>(a: __m256) -> __m256 {
+        match BY {
+            1 => _mm256_permute_ps::<0b10_11_00_01>(a),
+            2 => _mm256_permute_ps::<0b01_00_11_10>(a),
+            _ => _mm256_permute2f128_ps::<1>(a, a),
+        }
+    }
+    #[inline(always)]
     unsafe fn is_nan(a: __m256) -> __m256 {
         _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)
     }

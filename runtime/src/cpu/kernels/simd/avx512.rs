@@ -256,6 +256,14 @@ impl Simd for Avx512 {
         _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a)
     }
     #[inline(always)]
+    unsafe fn exchange<const BY: usize>(a: __m512) -> __m512 {
+        match BY {
+            1 => _mm512_permute_ps::<0b10_11_00_01>(a),
+            2 => _mm512_permute_ps::<0b01_00_11_10>(a),
+            _ => _mm512_shuffle_f32x4::<0b10_11_00_01>(a, a),
+        }
+    }
+    #[inline(always)]
     unsafe fn scale2(a: __m512, n: __m512i) -> __m512 {
         _mm512_scalef_ps(a, _mm512_cvtepi32_ps(n))
     }

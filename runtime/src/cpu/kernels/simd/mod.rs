@@ -120,6 +120,9 @@ pub(crate) trait Simd: Copy + 'static {
 
     unsafe fn reduce_add(a: Self::V) -> f32;
 
+    /// Lane `i ^ BY` at lane `i`; `BY` is 1, 2 or 4 and below the number of lanes.
+    unsafe fn exchange<const BY: usize>(a: Self::V) -> Self::V;
+
     /// Transposes a block of `LANES` by `LANES`: `dst[i * dst_stride + j] = src[j * src_stride + i]`.
     unsafe fn transpose(dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize);
 

@@ -165,6 +165,10 @@ impl Simd for Portable {
         (a.0[0] + a.0[2]) + (a.0[1] + a.0[3])
     }
     #[inline(always)]
+    unsafe fn exchange<const BY: usize>(a: V) -> V {
+        V(std::array::from_fn(|i| a.0[(i ^ BY) % Self::LANES]))
+    }
+    #[inline(always)]
     unsafe fn add(a: V, b: V) -> V {
         V(std::array::from_fn(|i| a.0[i] + b.0[i]))
     }

@@ -91,6 +91,9 @@ fn check_by(
     }
     .expect("memory");
     let half_out = way & 8 > 0;
+    // Channels of all groups that have one place in these lie side by side.
+    let shuffled = way & 16 > 0 && !out_nchw;
+    let og = s.o / s.groups;
     let mut y = vec![f32::NAN; s.n * pixels * s.o];
     let mut y16 = vec![f16::NAN; s.n * pixels * s.o];
     let (with_residual, with_epilogue) = (way & 2 > 0, way & 4 > 0);
@@ -110,8 +113,11 @@ fn check_by(
             y.as_mut_ptr().cast()
         },
         output_elem: if half_out { Elem::F16 } else { Elem::F32 },
-        output_strides: ys,
-        output_group: None,
+        output_strides: ImageStrides {
+            c: if shuffled { s.groups as isize } else { ys.c },
+            ..ys
+        },
+        output_group: shuffled.then_some(1),
         builtin: Builtin {
             scale: 1.0,
             bias: Some(&bias),
@@ -139,7 +145,8 @@ fn check_by(
                 if with_epilogue {
                     want = want * 0.5 + (n * 1000 + p * 10 + o) as f64 * 0.01;
                 }
-                let i = at(ys, n, oy, ox, o);
+                let place = if shuffled { o % og * s.groups + o / og } else { o };
+                let i = at(ys, n, oy, ox, place);
                 let (got, rtol) = if half_out {
                     (y16[i].to_f32(), 1e-3)
                 } else {
@@ -201,6 +208,28 @@ fn depthwise_shapes() {
             // A multiplier makes it an ordinary grouped convolution.
             let s = ConvShape::new([1, 5, 5, c], 2 * c, [3, 3], [1, 1], [1; 4], [1, 1], c);
             check(&mut ws, &mut rng, s, false, false, way);
+        }
+    }
+}
+
+#[test]
+fn groups_of_few_channels() {
+    let mut rng = Rng(21);
+    for mut ws in workspaces() {
+        for group in [2, 4, 8] {
+            for groups in [2, 3, 5, 16] {
+                let s = ConvShape::new(
+                    [2, 5, rng.pick(&[3, 17]), group * groups],
+                    group * groups,
+                    [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
+                    [1 + rng.below(2), 1 + rng.below(2)],
+                    [1, rng.below(2), 1, 1],
+                    [1, 1 + rng.below(2)],
+                    groups,
+                );
+                let way = rng.below(32);
+                check(&mut ws, &mut rng, s, way & 1 > 0, groups == 3, way);
+            }
         }
     }
 }
