@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use indexmap::IndexMap;
 use ir::graph::infer::{check_indices, indexed_axes};
 use ir::graph::{Check, Indexed};
-use ir::op::{BinaryOp, Elementwise, Op, ReduceOp, View};
+use ir::op::{BinaryOp, Elementwise, Gather, Op, ReduceOp, Scatter, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Shape, Value};
 
 use crate::error::PassFault;
@@ -137,10 +137,26 @@ fn depth(indices: &Shape) -> usize {
     indices.last().and_then(Dim::as_const).map_or(1, |d| d as usize)
 }
 
+/// The indices of a gather or scatter, without what repeats each of them: what one says, all of its copies say.
+fn repeated(graph: &Graph, id: NodeId) -> Value {
+    let node = graph.node(id);
+    let mut indices = node.operands[1];
+    let tuples = matches!(node.op, Op::Gather(Gather::Nd { .. }) | Op::Scatter(Scatter::Nd { .. }));
+    while let (false, Op::View(View::Broadcast(_))) = (tuples, &graph.node(indices.node).op) {
+        let of = graph.node(indices.node).operands[0];
+        if graph.ty(of).rank() != graph.ty(indices).rank() {
+            break;
+        }
+        indices = of;
+    }
+    indices
+}
+
 /// The first index of a gather or scatter that lies outside its axis, as [`Indexed`] says it.
 fn first_outside(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<(Value, Indexed), PassFault> {
     let node = graph.node(id);
-    let (data, indices) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+    let given = repeated(graph, id);
+    let (data, indices) = (graph.ty(node.operands[0]), graph.ty(given));
     let axes = indexed_axes(&node.op, depth(&indices.shape));
     let axes: Vec<(u32, Dim)> = axes.map(|axis| (axis as u32, data.shape[axis].clone())).collect();
     let sizes: Vec<Dim> = axes.iter().map(|(_, size)| size.clone()).collect();
@@ -148,7 +164,7 @@ fn first_outside(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<(Valu
         shape: indices.shape.clone(),
         axes,
     };
-    let mut index = b.value(node.operands[1]);
+    let mut index = b.value(given);
     if indices.dtype != DType::I64 {
         index = b.emit(Op::cast(DType::I64), &[index])?;
     }
@@ -225,5 +241,42 @@ fn sizes_of(b: &mut Builder<'_>, sizes: &[Dim]) -> Result<Value, PassFault> {
             }
             b.emit(Op::View(View::Concat { axis: 0 }), &parts)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OptimizeOptions, testing};
+
+    /// How many indices the conditions of a graph look at.
+    fn looked_at(body: &str) -> Vec<i64> {
+        let options = OptimizeOptions {
+            check_indices: true,
+            ..OptimizeOptions::default()
+        };
+        let (after, _) = testing::optimized(&testing::graph(body), "cpu", options);
+        let folds = after.nodes().values().filter_map(|node| match node.op {
+            Op::Reduce { op: ReduceOp::Min, .. } => after.ty(node.operands[0]).elements().as_const(),
+            _ => None,
+        });
+        folds.collect()
+    }
+
+    #[test]
+    fn indices_that_are_repeated_are_looked_at_once() {
+        let body = r#"
+            x = input "x" : f32[9, 64]
+            i = input "i" : i64[5, COLUMNS]
+            u = input "u" : f32[5, 64]
+            at = broadcast i : i64[5, 64]
+            y = scatter_elements x, at, u {axis=0, reduce=sum}
+            return y as "y""#;
+        assert_eq!(looked_at(&body.replace("COLUMNS", "1")), [5]);
+        let every = body
+            .replace("COLUMNS", "64")
+            .replace("at = broadcast i : i64[5, 64]", "")
+            .replace(", at,", ", i,");
+        assert_eq!(looked_at(&every), [320]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod fold;
 mod run;
+mod update;
 
 use ir::entity::Entity;
 use ir::host::loops::{Loops, Nest};

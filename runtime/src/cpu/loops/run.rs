@@ -8,7 +8,8 @@ use ir::op::ReduceOp;
 use ir::types::DType;
 
 use super::fold::{better, binary_of, combine, neutral};
-use crate::cpu::block::memory::{fill, get_lane, read, set_lane, spread, write};
+use super::update::Update;
+use crate::cpu::block::memory::{fill, get_lane, set_lane, spread};
 use crate::cpu::block::{Class, Frame, RunBlock, Val, ops};
 use crate::cpu::env::Env;
 use crate::cpu::kernels::rows::{Reduce, reduce_row};
@@ -144,32 +145,14 @@ impl RunStage for Stage {
                         op,
                     } => {
                         self.program.run(&frame, externals, &mut results);
-                        let buffer = params[*param];
-                        let (class, ui, uv) = (
-                            Class::of(*dtype),
-                            self.program.is_uniform(0),
-                            self.program.is_uniform(1),
-                        );
-                        for l in 0..rows * cols {
-                            let at = if ui {
-                                results[0].bits
-                            } else {
-                                get_lane(Class::I64, results[0].ptr, l)
-                            } as i64;
-                            let new = if uv {
-                                results[1].bits
-                            } else {
-                                get_lane(class, results[1].ptr, l)
-                            };
-                            if at < 0 || at >= *elements {
-                                continue;
-                            }
-                            let value = match op {
-                                None => new,
-                                Some(op) => combine(env, *op, *dtype, read(*dtype, buffer, at), new),
-                            };
-                            write(*dtype, buffer, at, value);
-                        }
+                        let update = Update {
+                            buffer: params[*param],
+                            dtype: *dtype,
+                            elements: *elements,
+                            op: *op,
+                        };
+                        let [places, values] = [0, 1].map(|i| (results[i], self.program.is_uniform(i)));
+                        update.run(env, places, values, rows * cols);
                     }
                     Action::Spread { .. } => {}
                 }

@@ -1,8 +1,8 @@
 //! Kernels of loops.
 
 use ir::kernel::{
-    Access, Body, Expr, ImageAccess, RowBody, RowComposite, RowKind, ScanBody, SortBody, Stmt, WindowAxis, WindowBody,
-    WindowFold, WindowImages,
+    Access, Body, Expr, ImageAccess, ImageTarget, RowBody, RowComposite, RowKind, ScanBody, SortBody, Stmt, WindowAxis,
+    WindowBody, WindowFold, WindowImages,
 };
 use ir::op::{BinaryOp, PoolKind, ReduceOp, UnaryOp};
 use ir::{DType, HostTensor, Symbol};
@@ -462,11 +462,14 @@ fn pools_with_padding_in_channels_last() {
             // A sum over a window is no pool.
             images: (op == ReduceOp::Max).then(|| WindowImages {
                 source: x,
-                target: out,
                 image: None,
                 channel: Some(k),
                 from: access(&sym("w")),
-                to: access(&ow),
+                pooled: fold_v,
+                target: Some(ImageTarget {
+                    param: out,
+                    at: access(&ow),
+                }),
             }),
             loops,
         });
@@ -481,32 +484,42 @@ fn pools_with_padding_in_channels_last() {
 
 #[test]
 fn scatters_in_order() {
-    for op in [None, Some(ReduceOp::Sum), Some(ReduceOp::Max)] {
-        let mut b = Build::new("scatter");
-        let n = sym("n");
-        let ids = b.read("ids", DType::I64, n.clone());
-        let x = b.read("x", DType::F32, n.clone() * 3);
-        let out = b.param("out", DType::F32, 24, Access::ReadWrite);
-        let (i, j) = (b.axis("i", n), b.axis("j", 3));
-        let at = b.at(i);
-        let id = b.load(ids, at);
-        let (zero, three) = (b.int(0), b.int(3));
-        let id = b.bin(BinaryOp::Max, id, zero);
-        let row = b.mul(id, three);
-        let column = b.at(j);
-        let to = b.add(row, column);
-        let from = b.index(0, &[(i, c(3)), (j, c(1))]);
-        let value = b.load(x, from);
-        let update = Stmt::Update {
-            param: out,
-            index: to,
-            value,
-            op,
-            axes: vec![],
-        };
-        let kernel = b.loops(&[i, j], vec![update]);
-        for n in [1, 50] {
-            check(&kernel, &sizes(&[("n", n)]), &[], 1e-5);
+    let ops = [None, Some(ReduceOp::Sum), Some(ReduceOp::Prod), Some(ReduceOp::Max)];
+    // Rows of few columns are updated one element at a time, others as a whole.
+    for (dtype, columns) in [(DType::F32, 3), (DType::F32, 19), (DType::I64, 19), (DType::F16, 19)] {
+        for op in ops {
+            let mut b = Build::new("scatter");
+            let n = sym("n");
+            let ids = b.read("ids", DType::I64, n.clone());
+            let x = b.read("x", dtype, n.clone() * columns);
+            let out = b.param("out", dtype, 8 * columns, Access::ReadWrite);
+            let (i, j) = (b.axis("i", n), b.axis("j", columns));
+            let at = b.at(i);
+            let id = b.load(ids, at);
+            // Rows that are not there are left out.
+            let (zero, width) = (b.int(0), b.int(columns));
+            let id = b.bin(BinaryOp::Max, id, zero);
+            let row = b.mul(id, width);
+            let column = b.at(j);
+            let to = b.add(row, column);
+            let from = b.index(0, &[(i, c(columns)), (j, c(1))]);
+            let value = b.load(x, from);
+            let update = Stmt::Update {
+                param: out,
+                index: to,
+                value,
+                op,
+                axes: vec![],
+            };
+            let kernel = b.loops(&[i, j], vec![update]);
+            for n in [1, 50] {
+                check(
+                    &kernel,
+                    &sizes(&[("n", n)]),
+                    &[],
+                    if dtype == DType::F16 { 1e-2 } else { 1e-5 },
+                );
+            }
         }
     }
 }
