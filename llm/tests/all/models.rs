@@ -96,7 +96,8 @@ checks!(
     starcoder2,
     mixtral,
     qwen2moe,
-    qwen3moe
+    qwen3moe,
+    gptoss
 );
 
 /// Every recorded model has a test, and every architecture a model.
@@ -157,4 +158,22 @@ fn a_full_cache_is_an_error_that_loses_nothing() {
     close(&engine.extend(&tokens[13..]).expect("fits"), &logits, 1e-5, "again");
     let error = engine.go_to(&[100_000]).expect_err("no such token").to_string();
     assert!(error.contains("token 100000"), "{error}");
+}
+
+#[test]
+fn embeddings_are_the_last_row_or_the_mean_of_all() {
+    for name in ["lastrow", "meanrow"] {
+        let case = &cases()["embeddings"][name];
+        let tokens = ids(&case["tokens"]);
+        let mut engine = engine(name, 4, OptLevel::O2);
+        let wanted = floats(&case["embedding"]);
+        close(&engine.embed(&tokens).expect("runs"), &wanted, 2e-3, name);
+        // What the cache has from before changes nothing.
+        engine.embed(&tokens[3..]).expect("runs");
+        close(&engine.embed(&tokens).expect("runs"), &wanted, 2e-3, name);
+    }
+    let error = engine("qwen3", 4, OptLevel::O2)
+        .embed(&[3])
+        .expect_err("it writes texts");
+    assert!(error.to_string().contains("has no embeddings"), "{error}");
 }

@@ -4,6 +4,7 @@ mod attention;
 mod byte_ends;
 mod conv;
 mod gemm;
+mod halves;
 mod in_place;
 mod integers;
 mod math;
