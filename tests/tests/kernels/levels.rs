@@ -1,7 +1,7 @@
 //! No bit of a result depends on the optimisation level or on the device where the standards give every bit: the CPU
 //! and emulated GPUs, whose kernels fuse more at each level.
 //!
-//! The GPUs take turns, and -O0, where each op is a kernel, has an eighth of the graphs. `GRAPHC_EXACT_CASES` sets how
+//! The GPUs take turns, and -O0, where each op is a kernel, has an eighth of the graphs. `GRAPHC_CASES` sets how
 //! many graphs (8 by default), `GRAPHC_SEED` the first.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn emulated(tools: &Toolchain, case: &Case, arch: &str, level: OptLevel) -> Resu
 fn every_level_and_device_gives_the_same_bits() {
     let Some(tools) = toolchain() else { return };
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_EXACT_CASES", 8));
+    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_CASES", 8));
     let mut wrong = Vec::new();
     for seed in first..first + cases {
         let case = case(seed);

@@ -1,7 +1,7 @@
 //! No bit of a result depends on the optimisation level where the standards give every bit, on the CPU; `levels` of the
 //! kernels' tests has the emulated GPUs.
 //!
-//! `GRAPHC_EXACT_CASES` sets how many graphs (1,500 by default), `GRAPHC_SEED` the first.
+//! `GRAPHC_CASES` sets how many graphs (1,500 by default), `GRAPHC_SEED` the first.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn run(case: &Case, level: OptLevel) -> Result<Tensors, String> {
 #[test]
 fn every_level_gives_the_same_bits() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_EXACT_CASES", 1500));
+    let (first, cases) = (number("GRAPHC_SEED", 0), number("GRAPHC_CASES", 1500));
     let mut wrong = Vec::new();
     for seed in first..first + cases {
         let case = case(seed);
