@@ -25,6 +25,7 @@ import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "h200"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent.parent / "scripts" / "py"))
 
 CPU_ZOO = """
 efficientnet_b0:1 convnext_tiny:1 mobilenetv3_large_100:1 mobilenetv3_large_100:8 convmixer_768_32:1 mobilenetv4_conv_medium:1 mobilevit_s:1
@@ -37,15 +38,6 @@ own/field:16 own/lraspp:1 own/r3d:1 tv/vgg11:1 tv/squeezenet1_1:1 tv/alexnet:1
 """.split()
 
 
-def shortest(run, seconds):
-    best, start, count = float("inf"), time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - start < seconds:
-        before = time.perf_counter()
-        run()
-        best, count = min(best, time.perf_counter() - before), count + 1
-    return best * 1e3
-
-
 def one(case, graphc, threads):
     """Exports, compares and times one case, in this process."""
     import numpy
@@ -53,6 +45,7 @@ def one(case, graphc, threads):
     import torch
 
     import gpu
+    from public_models import shortest
 
     torch.set_num_threads(threads)
     name, _, batch = case.partition(":")

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir::HostTensor;
@@ -150,11 +151,6 @@ impl<'a> Prepare<'a> {
         let (_, tensor) = self.given(param)?;
         let ids = self.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
         let key = (self.name.to_owned(), ids, [k, n], [matrix.base, matrix.row, matrix.col]);
-        let mut packs = self.packs.quantised.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match packs.entry(key) {
-            Entry::Occupied(found) => return Ok(found.get().clone()),
-            Entry::Vacant(place) => place,
-        };
         let integers = Integers {
             bytes: &tensor.bytes,
             bits: matrix.bits,
@@ -166,8 +162,9 @@ impl<'a> Prepare<'a> {
         };
         let groups = k.div_ceil(matrix.group.max(1));
         let scale = |col: usize, group: usize| matrix.scales[col * groups + group];
-        let packed = QuantisedB::new(self.pool, self.isa, [k, n, matrix.group], &integers, scale)?;
-        Ok(place.insert(Arc::new(packed)).clone())
+        once(&self.packs.quantised, key, || {
+            QuantisedB::new(self.pool, self.isa, [k, n, matrix.group], &integers, scale).map(Arc::new)
+        })
     }
 
     /// Packs weights of products of integers, once for what the key says of them.
@@ -179,11 +176,7 @@ impl<'a> Prepare<'a> {
         key: IntegersKey,
         pack: impl FnOnce() -> Result<Vec<PackedIntegers>, NoRoom>,
     ) -> Result<Arc<Vec<PackedIntegers>>, RuntimeError> {
-        let mut packs = self.packs.integers.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(match packs.entry(key) {
-            Entry::Occupied(found) => found.get().clone(),
-            Entry::Vacant(place) => place.insert(Arc::new(pack()?)).clone(),
-        })
+        once(&self.packs.integers, key, || pack().map(Arc::new))
     }
 
     /// Packs the weights of a recurrent layer's gates, once for what the key says of them.
@@ -195,11 +188,7 @@ impl<'a> Prepare<'a> {
         key: GatesKey,
         pack: impl FnOnce() -> Result<Vec<f32>, NoRoom>,
     ) -> Result<Arc<Vec<f32>>, RuntimeError> {
-        let mut gates = self.packs.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(match gates.entry(key) {
-            Entry::Occupied(found) => found.get().clone(),
-            Entry::Vacant(place) => place.insert(Arc::new(pack()?)).clone(),
-        })
+        once(&self.packs.gates, key, || pack().map(Arc::new))
     }
 
     /// Packs a convolution's filters, once for what the key says of them.
@@ -211,12 +200,23 @@ impl<'a> Prepare<'a> {
         key: FilterKey,
         pack: impl FnOnce() -> Result<Filters, NoRoom>,
     ) -> Result<Filters, RuntimeError> {
-        let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(match filters.entry(key) {
-            Entry::Occupied(found) => found.get().clone(),
-            Entry::Vacant(place) => place.insert(pack()?).clone(),
-        })
+        once(&self.packs.filters, key, pack)
     }
+}
+
+/// What a table has for a key, made where it has nothing.
+///
+/// # Errors
+/// There is no memory for it.
+fn once<K: Eq + Hash, V: Clone>(
+    table: &Mutex<HashMap<K, V>>,
+    key: K,
+    make: impl FnOnce() -> Result<V, NoRoom>,
+) -> Result<V, RuntimeError> {
+    Ok(match table.lock().unwrap_or_else(PoisonError::into_inner).entry(key) {
+        Entry::Occupied(found) => found.get().clone(),
+        Entry::Vacant(place) => place.insert(make()?).clone(),
+    })
 }
 
 /// A constant's bytes at an address that every element type may be read from.

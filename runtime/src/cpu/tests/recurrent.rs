@@ -152,9 +152,12 @@ fn layers_agree_with_the_interpreter_at_all_sizes() {
                 }
                 .unwrap();
             }
-            let pieces = check_with(&kernel, &at, given, &[], 2e-5);
-            assert_eq!(pieces.last(), Some(&"recurrent"));
-            assert_eq!(pieces.len(), if zeros { 2 } else { 1 });
+            // Weights that the run gives, and those that are packed at load.
+            for constants in [&[][..], &[1]] {
+                let pieces = check_with(&kernel, &at, given.clone(), constants, 2e-5);
+                assert_eq!(pieces.last(), Some(&"recurrent"));
+                assert_eq!(pieces.len(), if zeros { 2 } else { 1 });
+            }
         }
     }
 }
