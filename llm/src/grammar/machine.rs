@@ -23,7 +23,7 @@ pub struct Matcher {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Frame {
     Value(NodeId),
-    /// One of the texts of a node, and how far it is.
+    /// The first of a node's texts that go on from here, and how far it is.
     Text(NodeId, usize, usize),
     String(Quoted),
     Number(Digits, bool),
@@ -45,6 +45,8 @@ struct Quoted {
     characters: usize,
     least: usize,
     most: usize,
+    /// Whether characters are written as they are: an escaped name could be a property's.
+    is_plain: bool,
     at: InString,
 }
 
@@ -54,6 +56,8 @@ enum InString {
     Escape,
     /// So many digits of `\u` are missing.
     Hex(u8),
+    /// The first digit is `d`: the second must not make a surrogate of it, which is no character.
+    HexOfD,
     /// So many bytes of a character are missing, the next of which is in the range.
     Bytes(u8, u8, u8),
 }
@@ -181,15 +185,8 @@ fn step(nodes: &[Node], mut way: Vec<Frame>, byte: u8, next: &mut Vec<Vec<Frame>
     };
     match top {
         Frame::Value(_) if is_space => put(way, &[top]),
-        Frame::Value(node) => begin(nodes, way, node, byte, next, 0),
-        Frame::Text(node, which, at) => {
-            let Node::Texts(texts) = &nodes[node] else { return };
-            let text = &texts[which];
-            if text.get(at) == Some(&byte) {
-                let rest = [Frame::Text(node, which, at + 1)];
-                put(way, if at + 1 < text.len() { &rest } else { &[] });
-            }
-        }
+        Frame::Value(node) => begin(nodes, way, node, byte, next),
+        Frame::Text(node, first, at) => in_texts(nodes, way, (node, first, at), byte, &mut put),
         Frame::String(quoted) => match quoted.step(byte) {
             Some(Some(quoted)) => put(way, &[Frame::String(quoted)]),
             Some(None) => put(way, &[]),
@@ -231,12 +228,33 @@ fn step(nodes: &[Node], mut way: Vec<Frame>, byte: u8, next: &mut Vec<Vec<Frame>
                     let Some(item) = more else { return };
                     let (items, at) = (items + 1, InArray::BehindItem);
                     way.push(Frame::Array { node, items, at });
-                    begin(nodes, way, item, byte, next, 0);
+                    begin(nodes, way, item, byte, next);
                 }
                 _ => {}
             }
         }
         Frame::Object { node, seen, at } => in_object(nodes, way, (node, seen, at), byte, &mut put),
+    }
+}
+
+/// As [`step`], within texts, which are sorted: those that share their first `at` bytes with the one at `first` are
+/// one way.
+fn in_texts(
+    nodes: &[Node],
+    way: Vec<Frame>,
+    (node, first, at): (NodeId, usize, usize),
+    byte: u8,
+    put: &mut impl FnMut(Vec<Frame>, &[Frame]),
+) {
+    let Node::Texts(texts) = &nodes[node] else { return };
+    let so_far = [&texts[first][..at], &[byte]].concat();
+    let mut which = texts.partition_point(|text| *text < so_far);
+    if texts.get(which) == Some(&so_far) {
+        put(way.clone(), &[]);
+        which += 1;
+    }
+    if texts.get(which).is_some_and(|text| text.starts_with(&so_far)) {
+        put(way, &[Frame::Text(node, which, at + 1)]);
     }
 }
 
@@ -284,11 +302,16 @@ fn in_object(
             }
         }
         (b'"', InObject::Begin | InObject::Name) => {
-            for which in 0..properties.len() {
+            // A name that was there is read beside others alone, to be told from them: it could not go on.
+            for which in (0..properties.len()).filter(|which| !is_seen(*which) || others.is_some()) {
                 put(way.clone(), &[here(InObject::NameOf(which, 1))]);
             }
             if others.is_some() {
-                put(way, &[here(InObject::OtherName), Frame::String(Quoted::new(0, None))]);
+                let name = Quoted {
+                    is_plain: !properties.is_empty(),
+                    ..Quoted::new(0, None)
+                };
+                put(way, &[here(InObject::OtherName), Frame::String(name)]);
             }
         }
         (b':', InObject::OtherName | InObject::BehindName(_)) => {
@@ -312,10 +335,13 @@ fn in_object(
 }
 
 /// Adds the ways in which a byte begins a value.
-fn begin(nodes: &[Node], mut way: Vec<Frame>, node: NodeId, byte: u8, next: &mut Vec<Vec<Frame>>, depth: usize) {
-    if way.len() >= DEPTH || next.len() >= WAYS || depth > DEPTH {
-        return;
-    }
+fn begin(nodes: &[Node], way: Vec<Frame>, node: NodeId, byte: u8, next: &mut Vec<Vec<Frame>>) {
+    let mut put = |mut way: Vec<Frame>, frames: &[Frame]| {
+        way.extend_from_slice(frames);
+        if way.len() <= DEPTH && next.len() < WAYS {
+            next.push(way);
+        }
+    };
     let number = |is_integer: bool| {
         let digits = match byte {
             b'-' => Digits::Sign,
@@ -326,22 +352,14 @@ fn begin(nodes: &[Node], mut way: Vec<Frame>, node: NodeId, byte: u8, next: &mut
         Some(Frame::Number(digits, is_integer))
     };
     let frame = match &nodes[node] {
-        Node::Either(nodes_of) => {
-            for one in nodes_of {
-                begin(nodes, way.clone(), *one, byte, next, depth + 1);
+        // None of these is such a choice itself.
+        Node::Either(each) => {
+            for one in each {
+                begin(nodes, way.clone(), *one, byte, next);
             }
             return;
         }
-        Node::Texts(texts) => {
-            for (which, text) in texts.iter().enumerate().filter(|(_, text)| text.first() == Some(&byte)) {
-                let mut way = way.clone();
-                if text.len() > 1 {
-                    way.push(Frame::Text(node, which, 1));
-                }
-                next.push(way);
-            }
-            return;
-        }
+        Node::Texts(_) => return in_texts(nodes, way, (node, 0, 0), byte, &mut put),
         Node::String { least, most } if byte == b'"' => Some(Frame::String(Quoted::new(*least, *most))),
         Node::Number { is_integer } => number(*is_integer),
         Node::Array { .. } if byte == b'[' => Some(Frame::Array {
@@ -357,8 +375,7 @@ fn begin(nodes: &[Node], mut way: Vec<Frame>, node: NodeId, byte: u8, next: &mut
         _ => None,
     };
     if let Some(frame) = frame {
-        way.push(frame);
-        next.push(way);
+        put(way, &[frame]);
     }
 }
 
@@ -368,6 +385,7 @@ impl Quoted {
             characters: 0,
             least,
             most: most.unwrap_or(usize::MAX),
+            is_plain: false,
             at: InString::Between,
         }
     }
@@ -377,6 +395,7 @@ impl Quoted {
         let may_grow = self.characters < self.most;
         let (begins, at) = match (self.at, byte) {
             (InString::Between, b'"') => return (self.characters >= self.least).then_some(None),
+            (InString::Between, b'\\') if self.is_plain => return None,
             (InString::Between, b'\\') => (true, InString::Escape),
             (InString::Between, 0x20..=0x7f) => (true, InString::Between),
             // UTF-8's second bytes: nothing written longer than it must be, no surrogates, nothing above U+10FFFF.
@@ -389,6 +408,8 @@ impl Quoted {
             (InString::Between, 0xf4) => (true, InString::Bytes(3, 0x80, 0x8f)),
             (InString::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => (false, InString::Between),
             (InString::Escape, b'u') => (false, InString::Hex(4)),
+            (InString::Hex(4), b'd' | b'D') => (false, InString::HexOfD),
+            (InString::HexOfD, b'0'..=b'7') => (false, InString::Hex(2)),
             (InString::Hex(left), byte) if byte.is_ascii_hexdigit() => (
                 false,
                 if left > 1 {
@@ -435,121 +456,5 @@ impl Digits {
             (Digits::Exponent | Digits::ExponentSign | Digits::ExponentDigits, b'0'..=b'9') => Digits::ExponentDigits,
             _ => return None,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn matcher(schema: &Value) -> Matcher {
-        Matcher::new(Arc::new(Grammar::of_schema(schema).expect("a schema")))
-    }
-
-    /// Says whether a text is a whole one of the schema.
-    fn takes(schema: &Value, text: &str) -> bool {
-        let mut matcher = matcher(schema);
-        // In one piece and byte by byte is the same.
-        let mut other = matcher.clone();
-        let fits = matcher.push(text.as_bytes());
-        assert_eq!(fits, text.bytes().all(|byte| other.push(&[byte])), "{text}");
-        fits && matcher.is_whole()
-    }
-
-    #[test]
-    fn texts_of_a_schema_are_taken_and_others_not() {
-        let person = json!({"type": "object", "required": ["name", "age"], "additionalProperties": false, "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 5},
-            "age": {"type": ["integer", "null"]},
-            "tags": {"type": "array", "items": {"enum": ["a", "b c", 3]}, "minItems": 1, "maxItems": 2},
-            "next": {"$ref": "#"},
-            "size": {"anyOf": [{"type": "number"}, {"const": {"k": []}}]},
-        }});
-        for text in [
-            r#"{"name": "x", "age": 3}"#,
-            r#"{"age":null,"name":"é\u00e9\n\"y"}"#,
-            r#" { "name" : "x" , "age" : -0 , "tags" : [ "b c" , 3 ] } "#.trim_end(),
-            r#"{"next":{"name":"z","age":10},"name":"x","age":1,"size":-1.5e+3}"#,
-            r#"{"name":"x","age":1,"size":{"k":[]}}"#,
-        ] {
-            assert!(takes(&person, text), "{text}");
-        }
-        for text in [
-            r#"{"name": "x"}"#,
-            r#"{"name": "", "age": 3}"#,
-            r#"{"name": "abcdef", "age": 3}"#,
-            r#"{"name": "x", "age": 3.5}"#,
-            r#"{"name": "x", "age": 03}"#,
-            r#"{"name": "x", "age": 3, "age": 4}"#,
-            r#"{"name": "x", "age": 3,}"#,
-            r#"{"name": "x", "age": 3, "tags": []}"#,
-            r#"{"name": "x", "age": 3, "tags": ["a", "a", "a"]}"#,
-            r#"{"name": "x", "age": 3, "tags": ["c"]}"#,
-            r#"{"name": "x", "age": 3, "other": 1}"#,
-            r#"{"name": "x", "age": 3, "next": {}}"#,
-            r#"{"name": "x", "age": 3, "size": 1.}"#,
-            r#"{"name": "x", "age": 3}}"#,
-            "[]",
-            "",
-        ] {
-            assert!(!takes(&person, text), "{text}");
-        }
-    }
-
-    #[test]
-    fn named_properties_are_held_to_their_schemas_beside_others() {
-        let schema = json!({"properties": {"n": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}});
-        assert!(takes(&schema, r#"{"n": 1, "m": true, "nn": false}"#));
-        assert!(!takes(&schema, r#"{"n": true}"#));
-        assert!(!takes(&schema, r#"{"n": 1, "n": true}"#));
-        assert!(!takes(&schema, r#"{"m": 1}"#));
-    }
-
-    #[test]
-    fn any_object_is_what_serde_reads() {
-        let texts = [
-            r#"{}"#,
-            r#"{"a": [1, 2.5, -3e7, "x", null, true, {"b": []}]}"#,
-            "{\"a\":\n\t[[[]]]}",
-            r#"{"a": tru}"#,
-            r#"{"a" 1}"#,
-            r#"{"a": 1,, "b": 2}"#,
-            r#"{"a": .5}"#,
-            r#"{"a": "\x"}"#,
-            r#"{a: 1}"#,
-            "{\"a\": \"\n\"}",
-        ];
-        for text in texts {
-            let mut matcher = Matcher::new(Arc::new(Grammar::object()));
-            let taken = matcher.push(text.as_bytes()) && matcher.is_whole() && matcher.is_over();
-            assert_eq!(taken, serde_json::from_str::<Value>(text).is_ok(), "{text}");
-        }
-        // Nothing but white space for ever is no way to go on; bytes that are no UTF-8 neither.
-        let mut matcher = Matcher::new(Arc::new(Grammar::object()));
-        assert!(!matcher.push(&[b' '; 100]) && !matcher.push(b"{\"\xff") && !matcher.push(b"{\"\xed\xa0\x80"));
-        assert!(matcher.push("{\"日本".as_bytes()));
-    }
-
-    #[test]
-    fn what_is_not_supported_is_named_with_its_place() {
-        for (schema, part) in [
-            (
-                json!({"properties": {"a": {"type": "string", "pattern": "x"}}}),
-                "#/properties/a: the keyword \"pattern\"",
-            ),
-            (json!({"$ref": "#/$defs/x"}), "is no place"),
-            (json!({"type": "text"}), "\"text\" is no type"),
-            (
-                json!({"required": ["a"], "type": "object"}),
-                "\"a\" is none of the properties",
-            ),
-            (json!({"type": "array", "minItems": -1}), "minItems is -1"),
-            (json!(3), "is no schema"),
-        ] {
-            let message = Grammar::of_schema(&schema).expect_err("refused");
-            assert!(message.contains(part), "{message}");
-        }
     }
 }

@@ -10,7 +10,7 @@ pub(super) type NodeId = usize;
 /// What a value may be.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Node {
-    /// One of these texts.
+    /// One of these texts, which are sorted.
     Texts(Vec<Vec<u8>>),
     /// A string of so many characters.
     String {
@@ -32,6 +32,7 @@ pub(super) enum Node {
         /// The schema of properties that are not named.
         others: Option<NodeId>,
     },
+    /// Any of these, none of which is such a choice itself.
     Either(Vec<NodeId>),
 }
 
@@ -69,6 +70,8 @@ const NOTES: &[&str] = &[
 ];
 /// Nodes of a schema at most, and values that an enumeration has at most.
 const MOST: usize = 4096;
+/// Schemas within each other at most: they are read by recursion.
+const DEPTH: usize = 64;
 
 /// The node of all values, which every grammar begins with, and that of all objects.
 const ANY: NodeId = 0;
@@ -77,7 +80,7 @@ const OBJECT: NodeId = 1;
 /// All values.
 fn any() -> Vec<Node> {
     let (least, most, others) = (0, None, Some(ANY));
-    let texts = ["true", "false", "null"].map(|text| text.as_bytes().to_vec());
+    let texts = ["false", "null", "true"].map(|text| text.as_bytes().to_vec());
     vec![
         Node::Either(vec![OBJECT, 2, 3, 4, 5]),
         Node::Object {
@@ -114,8 +117,18 @@ impl Grammar {
             whole: schema,
             nodes: any(),
             references: BTreeMap::new(),
+            depth: 0,
         };
         let root = reader.node(schema, "#")?;
+        let choices = reader.nodes.iter().enumerate();
+        let choices = choices.filter(|(_, node)| matches!(node, Node::Either(_)));
+        let flat: Vec<(NodeId, Vec<NodeId>)> = choices.map(|(at, _)| (at, leaves(&reader.nodes, at))).collect();
+        for (at, leaves) in flat {
+            if leaves.is_empty() {
+                return Err("the schema has a choice without end: a '$ref' leads to itself".to_owned());
+            }
+            reader.nodes[at] = Node::Either(leaves);
+        }
         Ok(Grammar {
             nodes: reader.nodes,
             root,
@@ -123,10 +136,26 @@ impl Grammar {
     }
 }
 
+/// The nodes that a choice leads to and that are none, each once.
+fn leaves(nodes: &[Node], choice: NodeId) -> Vec<NodeId> {
+    let (mut leaves, mut rest, mut is_seen) = (Vec::new(), vec![choice], vec![false; nodes.len()]);
+    while let Some(node) = rest.pop() {
+        if std::mem::replace(&mut is_seen[node], true) {
+            continue;
+        }
+        match &nodes[node] {
+            Node::Either(each) => rest.extend(each.iter().rev()),
+            _ => leaves.push(node),
+        }
+    }
+    leaves
+}
+
 struct Reader<'a> {
     whole: &'a Value,
     nodes: Vec<Node>,
     references: BTreeMap<String, NodeId>,
+    depth: usize,
 }
 
 impl Reader<'_> {
@@ -138,8 +167,24 @@ impl Reader<'_> {
         Ok(self.nodes.len() - 1)
     }
 
+    fn add_texts(&mut self, mut texts: Vec<Vec<u8>>, at: &str) -> Result<NodeId, String> {
+        texts.sort_unstable();
+        texts.dedup();
+        self.add(Node::Texts(texts), at)
+    }
+
     /// Makes the node of a schema at a place.
     fn node(&mut self, schema: &Value, at: &str) -> Result<NodeId, String> {
+        if self.depth == DEPTH {
+            return Err(format!("{at}: more than {DEPTH} schemas within each other"));
+        }
+        self.depth += 1;
+        let node = self.of(schema, at)?;
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    fn of(&mut self, schema: &Value, at: &str) -> Result<NodeId, String> {
         let object = match schema {
             Value::Bool(true) => return Ok(ANY),
             Value::Object(object) => object,
@@ -157,7 +202,7 @@ impl Reader<'_> {
                 _ => return Err(format!("{at}/enum: a list of 1 to {MOST} values is wanted")),
             };
             let texts = values.iter().map(|value| value.to_string().into_bytes());
-            return self.add(Node::Texts(texts.collect()), at);
+            return self.add_texts(texts.collect(), at);
         }
         for name in ["anyOf", "oneOf", "allOf"] {
             let Some(list) = object.get(name) else { continue };
@@ -174,27 +219,15 @@ impl Reader<'_> {
         }
         match object.get("type") {
             Some(Value::String(ty)) => self.typed(object, ty, at),
-            Some(Value::Array(types)) => {
+            Some(Value::Array(types)) if !types.is_empty() && types.iter().all(Value::is_string) => {
+                let types: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
+                let keywords = types.iter().flat_map(|ty| of_type(ty)).copied();
+                only(object, &keywords.chain(["type"]).collect::<Vec<_>>(), at)?;
                 let mut nodes = Vec::new();
                 for ty in types {
-                    let ty = ty
-                        .as_str()
-                        .ok_or_else(|| format!("{at}/type: names of types are wanted"))?;
-                    let own = |(name, _): &(&String, &Value)| name == &"type" || of_type(ty).contains(&name.as_str());
-                    let known = |name: &str| {
-                        types
-                            .iter()
-                            .any(|ty| of_type(ty.as_str().unwrap_or("")).contains(&name))
-                    };
-                    if let Some(name) = object
-                        .keys()
-                        .find(|name| *name != "type" && !is_note(name) && !known(name))
-                    {
-                        return Err(unknown(name, at));
-                    }
-                    let part: Map<String, Value> =
-                        object.iter().filter(own).map(|(k, v)| (k.clone(), v.clone())).collect();
-                    nodes.push(self.typed(&part, ty, at)?);
+                    let own = |(name, _): &(&String, &Value)| of_type(ty).contains(&name.as_str());
+                    let part = object.iter().filter(own).map(|(k, v)| (k.clone(), v.clone()));
+                    nodes.push(self.typed(&part.collect(), ty, at)?);
                 }
                 self.add(Node::Either(nodes), at)
             }
@@ -212,15 +245,15 @@ impl Reader<'_> {
     fn typed(&mut self, object: &Map<String, Value>, ty: &str, at: &str) -> Result<NodeId, String> {
         only(object, &[of_type(ty), &["type"]].concat(), at)?;
         let node = match ty {
-            "null" => Node::Texts(vec![b"null".to_vec()]),
-            "boolean" => Node::Texts(vec![b"true".to_vec(), b"false".to_vec()]),
+            "null" => return self.add_texts(vec![b"null".to_vec()], at),
+            "boolean" => return self.add_texts(vec![b"true".to_vec(), b"false".to_vec()], at),
             "integer" | "number" => Node::Number {
                 is_integer: ty == "integer",
             },
-            "string" => Node::String {
-                least: count(object, "minLength", at)?.unwrap_or(0),
-                most: count(object, "maxLength", at)?,
-            },
+            "string" => {
+                let (least, most) = counts(object, ["minLength", "maxLength"], at)?;
+                Node::String { least, most }
+            }
             "array" => {
                 let mut first = Vec::new();
                 if let Some(items) = object.get("prefixItems") {
@@ -232,11 +265,12 @@ impl Reader<'_> {
                     }
                 }
                 let others = self.others(object, "items", !first.is_empty(), at)?;
+                let (least, most) = counts(object, ["minItems", "maxItems"], at)?;
                 Node::Array {
                     first,
                     others,
-                    least: count(object, "minItems", at)?.unwrap_or(0),
-                    most: count(object, "maxItems", at)?,
+                    least,
+                    most,
                 }
             }
             "object" => self.object(object, at)?,
@@ -248,7 +282,9 @@ impl Reader<'_> {
     fn object(&mut self, object: &Map<String, Value>, at: &str) -> Result<Node, String> {
         let required: Vec<&str> = match object.get("required") {
             None => Vec::new(),
-            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+            Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
+                names.iter().filter_map(Value::as_str).collect()
+            }
             Some(_) => return Err(format!("{at}/required: a list of names is wanted")),
         };
         let named = match object.get("properties") {
@@ -347,5 +383,13 @@ fn count(object: &Map<String, Value>, name: &str, at: &str) -> Result<Option<usi
             Some(count) => Ok(Some(count as usize)),
             None => Err(format!("{at}/{name} is {value}; an integer of 0 or more is wanted")),
         },
+    }
+}
+
+/// The least and the most of something.
+fn counts(object: &Map<String, Value>, [least, most]: [&str; 2], at: &str) -> Result<(usize, Option<usize>), String> {
+    match (count(object, least, at)?.unwrap_or(0), count(object, most, at)?) {
+        (few, Some(many)) if few > many => Err(format!("{at}: {least} is {few}, and {most} {many}")),
+        both => Ok(both),
     }
 }
