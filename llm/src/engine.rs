@@ -208,6 +208,9 @@ impl Engine {
         let Some(pooling) = self.decoder.pooling else {
             return Err(Error::Usage("the model writes texts and has no embeddings".to_owned()));
         };
+        if tokens.is_empty() {
+            return Err(Error::Usage("a text without tokens has no embedding".to_owned()));
+        }
         self.forget(0);
         let mut embedding = match pooling {
             Pooling::Last => self.extend(tokens)?,
