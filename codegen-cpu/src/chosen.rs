@@ -5,8 +5,8 @@
 //! =>  numbers[s, u] = clamp(ids[s, u]);  out[s, u, j] = Σ_k x[s, k] · w[matrix, j, k]
 //! ```
 //!
-//! Before: an operand's place has one number in it that a run looks up for each batch entry, and that is inside an axis.
-//! After: the number is a temporary, and an axis of the kernel stands for it, so that the place is affine.
+//! Before: an operand's place has one number in it that a run looks up for each batch entry, and that is inside an
+//! axis. After: the number is a temporary, and an axis of the kernel stands for it, so that the place is affine.
 
 use std::collections::HashMap;
 

@@ -48,7 +48,7 @@ pub(crate) fn lower(
     {
         return Ok(());
     }
-    // As it is where nothing is chosen, or no product takes what is.
+    // The operand where no product takes what is chosen, and the piece that is then not needed.
     let before = (body.rhs.clone(), pieces.len());
     let mut stack = chosen::stack(rewritten, &mut body, cx, pieces)?;
     for _ in 0..4 {
@@ -64,7 +64,7 @@ pub(crate) fn lower(
         let is_taken = quantised.is_some() || a.depth_is_one(&rewritten.kernel, body.rhs.value);
         if stack.is_some() && !(is_taken && a.is_one_row()) {
             (stack, body.rhs) = (None, before.0.clone());
-            pieces.truncate(before.1);
+            pieces.remove(before.1);
             continue;
         }
         if !is_taken {
@@ -85,6 +85,7 @@ pub(crate) fn lower(
         let a = Analysis::new(&rewritten.kernel, &body, cx, stack)?;
         let quantised = a.quantised(&rewritten.kernel, &body, cx, scales);
         let Some(exec) = product(&rewritten.kernel, &a, &body, quantised, cx)? else {
+            body.epilogue = epilogue;
             break;
         };
         pieces.push(Piece::Gemm(Box::new(exec)));

@@ -150,7 +150,7 @@ pub enum Progress {
 pub struct Loader<'a> {
     file: &'a GgufFile,
     /// Whether products of the device choose among stacked matrices.
-    pub stacks: bool,
+    stacks: bool,
     progress: Option<fn(Progress)>,
     taken: usize,
     used: BTreeSet<String>,
@@ -168,6 +168,13 @@ impl<'a> Loader<'a> {
             used: BTreeSet::new(),
             stored: BTreeMap::new(),
         }
+    }
+
+    /// Says whether products choose among the matrices of a tensor, if these have so many `outputs`: stored in groups,
+    /// they lie side by side in panels of 32 columns.
+    pub fn chooses(&self, name: &str, outputs: usize) -> bool {
+        let tensor = self.file.tensors.get(name);
+        self.stacks && (outputs.is_multiple_of(32) || tensor.is_none_or(|tensor| Form::of(tensor.ty).is_none()))
     }
 
     /// Says whether the file has a tensor.

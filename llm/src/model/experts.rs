@@ -1,8 +1,8 @@
 //! Mixtures of experts: a router gives each token to a few of many feed-forward networks (Shazeer et al., 2017).
 //!
 //! On the CPU the experts of a layer are stacked: a token's row is multiplied by those that it chose, and reads no
-//! other. Elsewhere all are computed for all tokens, and those that a token did not choose count nothing: the numbers are
-//! those of the mixture, but a token reads the weights of all experts.
+//! other. Elsewhere all are computed for all tokens, and those that a token did not choose count nothing: the numbers
+//! are those of the mixture, but a token reads the weights of all experts.
 
 use graphc::frontend::tensor::Tensor;
 use graphc::ir::{DType, Shape};
@@ -94,7 +94,8 @@ impl Experts {
         let router = loader.matrix(&name("ffn_gate_inp"), count, width, &Rows::All)?;
         let parts = ["gate", "up", "down"].map(|part| name(&format!("ffn_{part}_exps")));
         let shapes = [[count, inner, width], [count, inner, width], [count, width, inner]];
-        let experts = if loader.stacks {
+        let is_chosen = |(part, [_, outputs, _]): (&String, [usize; 3])| loader.chooses(part, outputs);
+        let experts = if parts.iter().zip(shapes).all(is_chosen) {
             let mut stack = |at: usize| loader.stack(&parts[at], shapes[at]);
             Networks::Stacked([stack(0)?, stack(1)?, stack(2)?])
         } else {
