@@ -127,8 +127,8 @@ impl GemmExec {
             },
             epilogue: run.as_ref().map(|r| r as &dyn kernels::gemm::Epilogue),
         };
-        // SAFETY: operands were proven to be inside their buffers, whichever matrix is chosen; the plan keeps the result
-        // apart from the operands. Numbers were written before, one for each entry.
+        // SAFETY: operands were proven to be inside their buffers, whichever matrix is chosen; the plan keeps the
+        // result apart from the operands. Numbers were written before, one for each entry.
         unsafe {
             match &self.form.chosen {
                 Some(Chosen { param, at, count, .. }) => {
