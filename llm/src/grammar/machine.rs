@@ -71,7 +71,7 @@ enum Digits {
     Fraction,
     Exponent,
     ExponentSign,
-    ExponentDigits,
+    InExponent,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -441,7 +441,7 @@ impl Digits {
     fn may_end(self) -> bool {
         matches!(
             self,
-            Digits::Zero | Digits::Whole | Digits::Fraction | Digits::ExponentDigits
+            Digits::Zero | Digits::Whole | Digits::Fraction | Digits::InExponent
         )
     }
 
@@ -453,7 +453,7 @@ impl Digits {
             (Digits::Point | Digits::Fraction, b'0'..=b'9') => Digits::Fraction,
             (Digits::Zero | Digits::Whole | Digits::Fraction, b'e' | b'E') if !is_integer => Digits::Exponent,
             (Digits::Exponent, b'+' | b'-') => Digits::ExponentSign,
-            (Digits::Exponent | Digits::ExponentSign | Digits::ExponentDigits, b'0'..=b'9') => Digits::ExponentDigits,
+            (Digits::Exponent | Digits::ExponentSign | Digits::InExponent, b'0'..=b'9') => Digits::InExponent,
             _ => return None,
         })
     }

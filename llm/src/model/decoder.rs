@@ -57,7 +57,7 @@ enum Network {
         up: Projection,
         down: Projection,
     },
-    Mixture(Experts),
+    Mixture(Box<Experts>),
 }
 
 /// A norm's weights, and the biases of a layer norm.
@@ -153,7 +153,7 @@ impl Block {
             .then(|| loader.vector(&name("attn_sinks"), heads))
             .transpose()?;
         let network = match description.mixture {
-            Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
+            Some(mixture) => Network::Mixture(Box::new(Experts::load(loader, config, mixture, index)?)),
             None => {
                 let mut part = |part: &str, of: usize, start: usize| {
                     let range = start..start + feed_forward;

@@ -284,7 +284,8 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
 /// As for [`gemm`].
 ///
 /// # Panics
-/// As for [`gemm`], and where products have more rows, or columns of a [`QuantisedB`] that do not begin with a panel.
+/// As for [`gemm`], and where products have more rows, columns of a [`QuantisedB`] do not begin with a panel, or a
+/// strided operand would be packed.
 pub unsafe fn gemm_chosen(ws: &mut Workspace, g: &Gemm<'_>, matrices: &[usize]) {
     assert!(g.m == 1 && g.batch == matrices.len(), "one row and one matrix an entry");
     // SAFETY: the caller's contract.
@@ -340,6 +341,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
             // Packing costs as much as a few rows: skip it for those when the rows of B are already vectors.
             let direct = m <= 8 && b.elem == Elem::F32 && b.col_stride == 1 && b.row_stride >= 0 && n % panel == 0;
             let read = direct || b.is_halves_in_place();
+            assert!(matrices.is_none() || read, "chosen matrices are read where they are");
             (entries, if read { 0 } else { entries * packed_len(isa, k, n) }, direct)
         }
     };

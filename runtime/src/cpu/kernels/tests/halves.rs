@@ -131,3 +131,73 @@ fn large_panels_of_halves_keep_their_bits() {
     assert_eq!(bytes(512, Elem::F16), 512 * 512 * 2);
     assert_eq!(bytes(64, Elem::BF16), 512 * 64 * 4);
 }
+
+/// Infinities, NaN and the smallest numbers: each goes to its own column alone, also where panels are padded.
+#[test]
+fn columns_keep_their_infinities_to_themselves() {
+    let mut rng = Rng(10);
+    for mut ws in workspaces() {
+        for ([m, n, k], way) in [[1, 19, 37], [3, 33, 8], [6, 35, 70], [1, 270, 600]]
+            .into_iter()
+            .flat_map(|sizes| (0..4).map(move |way| (sizes, way)))
+        {
+            let elem = if way & 1 > 0 { Elem::F16 } else { Elem::BF16 };
+            let (infinity, nan, tiny) = match elem {
+                Elem::F16 => (f16::INFINITY.to_bits(), f16::NAN.to_bits(), 1),
+                _ => (
+                    bf16::INFINITY.to_bits(),
+                    bf16::NAN.to_bits(),
+                    bf16::MIN_POSITIVE.to_bits(),
+                ),
+            };
+            let mut bits = vec![0u16; n * k];
+            // Column 1 has an infinity in its last row, column 2 a NaN, the last one the smallest number alone.
+            bits[k + k - 1] = infinity;
+            bits[2 * k + k / 2] = nan;
+            bits[(n - 1) * k] = tiny;
+            let b = MatRef {
+                ptr: bits.as_ptr().cast(),
+                elem,
+                row_stride: 1,
+                col_stride: k as isize,
+                batch: Batch::Stride(0),
+            };
+            // SAFETY: the vector has the numbers of the matrix.
+            let panels = (way & 2 > 0).then(|| unsafe { PackedB::on(None, ws.isa(), 1, k, n, &b) }.expect("memory"));
+            let a: Vec<f32> = rng.floats(m * k).iter().map(|x| x.abs() + 0.5).collect();
+            let mut c = vec![-1f32; m * n];
+            let g = Gemm {
+                batch: 1,
+                m,
+                n,
+                k,
+                a: MatRef::dense(&a, k),
+                b: panels.as_ref().map_or(Rhs::Strided(b), Rhs::Packed),
+                c: MatMut {
+                    ptr: c.as_mut_ptr().cast(),
+                    elem: Elem::F32,
+                    row_stride: n as isize,
+                    col_stride: 1,
+                    batch: Batch::Stride(0),
+                },
+                builtin: Builtin::default(),
+                epilogue: None,
+            };
+            // SAFETY: all operands are vectors of the sizes given.
+            unsafe { gemm(&mut ws, &g) };
+            let smallest = match elem {
+                Elem::F16 => f16::from_bits(tiny).to_f64(),
+                _ => bf16::from_bits(tiny).to_f64(),
+            };
+            for (at, got) in c.iter().enumerate() {
+                let want = match at % n {
+                    1 => f64::INFINITY,
+                    2 => f64::NAN,
+                    j if j + 1 == n => f64::from(a[at / n * k]) * smallest,
+                    _ => 0.0,
+                };
+                assert_close(*got, want, 1e-2, 0.0, &(ws.isa(), elem, [m, n, k], way, at));
+            }
+        }
+    }
+}

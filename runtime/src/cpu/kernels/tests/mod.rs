@@ -2,6 +2,7 @@
 
 mod attention;
 mod byte_ends;
+mod chosen;
 mod conv;
 mod gemm;
 mod halves;
