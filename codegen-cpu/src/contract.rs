@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ir::entity::Entity;
-use ir::host::product::{Elem, Epilogue, Gemm, Matrix, QuantisedMatrix, Right, TileDims, Tiles};
+use ir::host::product::{Chosen, Elem, Epilogue, Gemm, Matrix, QuantisedMatrix, Right, TileDims, Tiles};
 use ir::host::{Affine, LowerError, Piece, Setting};
 use ir::kernel::{AxisId, Body, ContractBody, Expr, ExprId, Kernel, Operand, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
@@ -16,6 +16,7 @@ use ir::types::DType;
 
 use crate::affine::{Roots, Space, collapse};
 use crate::block::compile::Source;
+use crate::chosen::{self, Stack};
 use crate::quantised::{Scales, Strides, matrix};
 use crate::rewrite::{Rewritten, store};
 use crate::tile::{self, Addend, Output, Taken};
@@ -47,8 +48,11 @@ pub(crate) fn lower(
     {
         return Ok(());
     }
-    for _ in 0..3 {
-        let a = Analysis::new(&rewritten.kernel, &body, cx)?;
+    // The operand where no product takes what is chosen, and the piece that is then not needed.
+    let before = (body.rhs.clone(), pieces.len());
+    let mut stack = chosen::stack(rewritten, &mut body, cx, pieces)?;
+    for _ in 0..4 {
+        let a = Analysis::new(&rewritten.kernel, &body, cx, stack)?;
         let lhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.k).copied().collect();
         let rhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.n).chain(&body.k).copied().collect();
         if !a.depth_is_one(&rewritten.kernel, body.lhs.value) {
@@ -57,7 +61,13 @@ pub(crate) fn lower(
             continue;
         }
         let quantised = a.quantised(&rewritten.kernel, &body, cx, scales);
-        if quantised.is_none() && !a.depth_is_one(&rewritten.kernel, body.rhs.value) {
+        let is_taken = quantised.is_some() || a.depth_is_one(&rewritten.kernel, body.rhs.value);
+        if stack.is_some() && !(is_taken && a.is_one_row()) {
+            (stack, body.rhs) = (None, before.0.clone());
+            pieces.remove(before.1);
+            continue;
+        }
+        if !is_taken {
             let value = materialise(rewritten, "rhs", body.rhs.value, &rhs_axes, cx, pieces)?;
             body.rhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
@@ -72,9 +82,10 @@ pub(crate) fn lower(
         let (param, index) = rewritten.temporary("product", DType::F32, &axes, cx.bindings)?;
         let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::F32);
         body.epilogue = vec![store(param, index, sum)];
-        let a = Analysis::new(&rewritten.kernel, &body, cx)?;
+        let a = Analysis::new(&rewritten.kernel, &body, cx, stack)?;
         let quantised = a.quantised(&rewritten.kernel, &body, cx, scales);
         let Some(exec) = product(&rewritten.kernel, &a, &body, quantised, cx)? else {
+            body.epilogue = epilogue;
             break;
         };
         pieces.push(Piece::Gemm(Box::new(exec)));
@@ -84,12 +95,13 @@ pub(crate) fn lower(
         pieces.push(loops::piece(&rewritten.kernel, &axes, &stmts, cx.bindings, true)?);
         return Ok(());
     }
+    body.rhs = before.0;
     folded(rewritten, &body, cx, pieces)
 }
 
 /// Says whether a convolution is a plain product of its operands as they lie (1x1, stride 1, no padding).
 fn is_product(kernel: &Kernel, body: &ContractBody, cx: &Setting<'_>) -> Result<bool, LowerError> {
-    let a = Analysis::new(kernel, body, cx)?;
+    let a = Analysis::new(kernel, body, cx, None)?;
     Ok(a.depth_is_one(kernel, body.lhs.value)
         && a.depth_is_one(kernel, body.rhs.value)
         && a.m.len() <= 1
@@ -152,12 +164,19 @@ struct Analysis<'k> {
     m: Vec<usize>,
     n: Vec<usize>,
     k: Vec<usize>,
+    stack: Option<Stack>,
 }
 
 impl<'k> Analysis<'k> {
-    fn new(kernel: &'k Kernel, body: &ContractBody, cx: &Setting<'_>) -> Result<Analysis<'k>, LowerError> {
+    fn new(
+        kernel: &'k Kernel,
+        body: &ContractBody,
+        cx: &Setting<'_>,
+        stack: Option<Stack>,
+    ) -> Result<Analysis<'k>, LowerError> {
         let mut space = Space::new(kernel, cx.bindings)?;
         let mut exprs = vec![body.lhs.value, body.rhs.value];
+        exprs.extend(stack.map(|stack| stack.index));
         for stmt in &body.epilogue {
             match *stmt {
                 Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => exprs.extend([index, value]),
@@ -186,6 +205,7 @@ impl<'k> Analysis<'k> {
             m,
             n,
             k,
+            stack,
         })
     }
 
@@ -219,13 +239,41 @@ impl<'k> Analysis<'k> {
             dims.iter()
                 .try_fold(1usize, |n, d| n.checked_mul(self.extents[*d].max(0) as usize))
         };
-        let sizes = [count(&self.k)?, n.map_or(1, |n| self.extents[n].max(0) as usize)];
+        let mut sizes = [count(&self.k)?, n.map_or(1, |n| self.extents[n].max(0) as usize)];
+        let mut columns = body.clone();
+        if let Some(stack) = self.stack {
+            // Side by side, each from a panel on.
+            let beside = form.get(stack.axis.index()) == strides.col.wrapping_mul(sizes[1] as i64);
+            if !beside || !sizes[1].is_multiple_of(WIDEST_PANEL) {
+                return None;
+            }
+            columns.n.insert(0, stack.axis);
+            sizes[1] = sizes[1].checked_mul(stack.count)?;
+        }
         // A matrix whose rows lie on one another would take more than is there.
         if i64::try_from(sizes[0].checked_mul(sizes[1])?).ok()? > self.elements[param] {
             return None;
         }
-        let matrix = matrix(kernel, body, &strides, sizes, cx, scales)?;
+        let matrix = matrix((kernel, &self.roots), &columns, &strides, sizes, cx, scales)?;
         Some(Quantised { param, form, matrix })
+    }
+
+    /// Says whether the product of an entry has one row.
+    fn is_one_row(&self) -> bool {
+        self.m.iter().all(|d| self.extents[*d] == 1)
+    }
+
+    /// Where the numbers of the entries' matrices are, which begin at the places `form` has.
+    fn chosen(&self, form: &Affine, positions: &[i64]) -> Option<Chosen> {
+        let stack = self.stack?;
+        let index = self.roots.get(&stack.index)?;
+        let entries = positions.chunks_exact(self.extents.len().max(1));
+        Some(Chosen {
+            param: stack.numbers.index(),
+            at: entries.map(|idx| index.at(idx).max(0) as usize).collect(),
+            count: stack.count,
+            step: form.get(stack.axis.index()),
+        })
     }
 
     /// Says whether no point of the product reads its operands: where they would be read is then not known to be
@@ -250,6 +298,8 @@ impl<'k> Analysis<'k> {
 
 /// The most values of an operand or a result that a product takes.
 const MOST_COPIED: usize = 1 << 40;
+/// Columns of the widest panel.
+const WIDEST_PANEL: usize = 32;
 /// The most products of one launch: each has its positions in a table.
 const MOST_ENTRIES: usize = 1 << 20;
 
@@ -359,12 +409,20 @@ fn product(
     if m > 0 && n > 0 && !inside(&c_form, &a.extents, source.elements[c_param]) {
         return Ok(None);
     }
+    let chosen = a.chosen(&rhs.2, &positions);
+    if chosen.is_some() && (!reads || !right.table.is_empty() || residual.is_some() || program.is_some()) {
+        return Ok(None);
+    }
     let how = match (quantised, cx.constant(right.param)) {
         (Some(q), _) => Right::Quantised(q.matrix),
-        (None, Some(_)) if reads => {
+        // Columns of 16-bit floats are read where they lie.
+        (None, Some(_)) if reads && (right.elem == Elem::F32 || right.row != 1) => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
             Right::Packed(match right.table.is_empty() {
-                true => vec![0],
+                true => match &chosen {
+                    Some(chosen) => (0..chosen.count as isize).map(|at| at * chosen.step as isize).collect(),
+                    None => vec![0],
+                },
                 false => right.table[..one].to_vec(),
             })
         }
@@ -383,6 +441,7 @@ fn product(
         a: left,
         b: right,
         right: how,
+        chosen,
         c,
         epilogue: Epilogue {
             scale,

@@ -15,6 +15,7 @@
 mod affine;
 mod attention;
 mod block;
+mod chosen;
 mod contract;
 mod conv;
 mod copying;

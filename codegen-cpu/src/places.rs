@@ -117,7 +117,7 @@ fn unknown_terms(kernel: &Kernel, roots: &Roots, index: ExprId, terms: &mut Vec<
 }
 
 /// The axes that decide an expression; `None` where variables, random numbers or what the kernel writes do too.
-fn decided_by(kernel: &Kernel, e: ExprId) -> Option<Vec<AxisId>> {
+pub(crate) fn decided_by(kernel: &Kernel, e: ExprId) -> Option<Vec<AxisId>> {
     if kernel.exprs.dtype(e) != DType::I64 {
         return None;
     }

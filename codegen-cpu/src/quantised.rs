@@ -19,7 +19,7 @@ use ir::kernel::access::Motions;
 use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Kernel, ParamId, Unpacking};
 use ir::types::{DType, Scalar};
 
-use crate::affine::reachable;
+use crate::affine::{Roots, reachable};
 
 /// Scales of a program's quantised weights, which are read once: by kernel, the constants behind its parameters, rows
 /// and columns.
@@ -54,9 +54,10 @@ pub(crate) struct Strides {
     pub col: i64,
 }
 
-/// Describes a product's right operand of `k` rows and `n` columns; `None` where it is no such matrix.
+/// Describes a product's right operand of `k` rows and `n` columns; `None` where it is no such matrix. `roots` are the
+/// kernel's affine expressions.
 pub(crate) fn matrix(
-    kernel: &Kernel,
+    (kernel, roots): (&Kernel, &Roots),
     body: &ContractBody,
     strides: &Strides,
     [k, n]: [usize; 2],
@@ -90,19 +91,16 @@ pub(crate) fn matrix(
         let mut numbers = Numbers::new(kernel, cx);
         let group = group(kernel, body, &unpacking, k, &mut numbers)?;
         let groups = k.div_ceil(group);
-        let mut scales = Vec::with_capacity(n * groups);
-        for col in 0..n {
-            numbers.place(&body.n, col)?;
-            for g in 0..groups {
-                numbers.place(&body.k, g * group)?;
-                let scale = numbers.of(unpacking.scale)?.as_f64() as f32;
-                let zero = match unpacking.zero {
-                    Some(zero) => numbers.of(zero)?.as_f64() as f32,
-                    None => 0.0,
-                };
-                scales.push((scale, zero));
-            }
-        }
+        let mut of = |part: ExprId| match numbers.of_columns(roots, body, part, [n, groups, group]) {
+            Some(found) => Some(found),
+            None => numbers.one_by_one(body, part, [n, groups, group]),
+        };
+        let scales = of(unpacking.scale)?;
+        let zeros = match unpacking.zero {
+            Some(zero) => of(zero)?,
+            None => vec![0.0; scales.len()],
+        };
+        let scales = scales.into_iter().zip(zeros).collect();
         Some((group, Arc::new(scales)))
     })?;
     Some(Arc::new(QuantisedMatrix {
@@ -184,6 +182,59 @@ impl<'a> Numbers<'a> {
             at /= extent;
         }
         Some(())
+    }
+
+    /// An expression's value of each column and group, the groups of a column together.
+    fn one_by_one(&mut self, body: &ContractBody, e: ExprId, [n, groups, group]: [usize; 3]) -> Option<Vec<f32>> {
+        let mut values = Vec::with_capacity(n * groups);
+        for col in 0..n {
+            self.place(&body.n, col)?;
+            for g in 0..groups {
+                self.place(&body.k, g * group)?;
+                values.push(self.of(e)?.as_f64() as f32);
+            }
+        }
+        Some(values)
+    }
+
+    /// As [`Self::one_by_one`], of numbers that lie in a constant where columns and groups decide apart: a model has
+    /// millions of them.
+    fn of_columns(
+        &mut self,
+        roots: &Roots,
+        body: &ContractBody,
+        mut e: ExprId,
+        [n, groups, group]: [usize; 3],
+    ) -> Option<Vec<f32>> {
+        while let Expr::Cast(DType::F32, inner) = self.kernel.exprs[e] {
+            e = inner;
+        }
+        let Expr::Load { param, index } = self.kernel.exprs[e] else {
+            return None;
+        };
+        let (_, tensor) = self.cx.constant(param.index())?;
+        let is_short = tensor.dtype.bits() <= 16 || tensor.dtype == DType::F32;
+        if !is_short || tensor.dtype != self.kernel.params[param].dtype || !roots.contains_key(&index) {
+            return None;
+        }
+        let mut places = |axes: &[AxisId], other: &[AxisId], step: usize, count: usize| -> Option<Vec<i64>> {
+            self.place(other, 0)?;
+            let at = |i| {
+                self.place(axes, i * step)?;
+                Some(self.of(index)?.as_i64())
+            };
+            (0..count).map(at).collect()
+        };
+        let columns = places(&body.n, &body.k, 1, n)?;
+        let downs = places(&body.k, &body.n, group, groups)?;
+        let (numbers, first) = (tensor.to_f32(), *downs.first()?);
+        let mut values = Vec::with_capacity(n * groups);
+        for column in columns {
+            for down in &downs {
+                values.push(*numbers.get(usize::try_from(column + down - first).ok()?)?);
+            }
+        }
+        Some(values)
     }
 
     /// The value of an expression; `None` for one that something else than constants and axes decides.

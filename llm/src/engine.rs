@@ -10,7 +10,8 @@ use graphc::{Session, SessionOptions};
 use graphc_gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::model::{self, Decoder, NAMES};
+use crate::loader::Progress;
+use crate::model::{self, Decoder, NAMES, Pooling};
 
 /// How a model is loaded and run.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct EngineOptions {
     pub threads: usize,
     /// How much the compiler does.
     pub level: OptLevel,
+    /// Is told how far loading is.
+    pub progress: Option<fn(Progress)>,
 }
 
 impl EngineOptions {
@@ -40,6 +43,7 @@ impl Default for EngineOptions {
             batch: 512,
             threads: 0,
             level: OptLevel::default(),
+            progress: None,
         }
     }
 }
@@ -62,13 +66,19 @@ impl Engine {
     /// # Errors
     /// As [`model::load`]; a device that is not there; what the compiler reports.
     pub fn load(file: &GgufFile, options: &EngineOptions) -> Result<Engine> {
-        let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT)?;
-        let batch = options.batch.clamp(1, decoder.capacity);
-        let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
         let mut session = SessionOptions::default()
             .threads(options.threads)
             .level(options.level)
             .device(options.device.clone())?;
+        // Kernels of GPUs multiply by all experts.
+        let stacks = !session.target.is_gpu();
+        let most = EngineOptions::DEFAULT_CONTEXT;
+        let decoder = model::load(file, options.context, most, stacks, options.progress)?;
+        if let Some(progress) = options.progress {
+            progress(Progress::Compiling);
+        }
+        let batch = options.batch.clamp(1, decoder.capacity);
+        let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
         let fallback = session.device.as_ref().and_then(|device| device.fallback.clone());
         for (input, output) in decoder.links() {
             session = session.state(&input, &output);
@@ -189,6 +199,35 @@ impl Engine {
         Ok(logits)
     }
 
+    /// The embedding of a text, of length 1, whatever the cache had before.
+    ///
+    /// # Errors
+    /// A model that writes texts; else as [`Engine::extend`].
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let width = self.decoder.result_width();
+        let Some(pooling) = self.decoder.pooling else {
+            return Err(Error::Usage("the model writes texts and has no embeddings".to_owned()));
+        };
+        if tokens.is_empty() {
+            return Err(Error::Usage("a text without tokens has no embedding".to_owned()));
+        }
+        self.forget(0);
+        let mut embedding = match pooling {
+            Pooling::Last => self.extend(tokens)?,
+            Pooling::First => self.extend_all(tokens)?.drain(..width).collect(),
+            Pooling::Mean => {
+                let rows = self.extend_all(tokens)?;
+                let column = |at: usize| rows.iter().skip(at).step_by(width).sum::<f32>();
+                (0..width).map(column).collect()
+            }
+        };
+        let length = embedding.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        if length > 0.0 {
+            embedding.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        Ok(embedding)
+    }
+
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let (needed, capacity) = (self.tokens.len() + tokens.len(), self.capacity());
         if needed > capacity {
@@ -228,6 +267,6 @@ impl Engine {
             self.whole += self.batch;
         }
         self.tokens.extend_from_slice(tokens);
-        Ok(outputs["logits"].to_f32())
+        Ok(outputs[self.decoder.result()].to_f32())
     }
 }

@@ -64,6 +64,10 @@ pub enum Error {
         "{waiting} requests wait already, and at most {most} may; try again later, or start the server with a larger --queue"
     )]
     Busy { waiting: usize, most: usize },
+    #[error(
+        "no token of the vocabulary goes on as 'response_format' asks; use a schema of the characters that the model can write"
+    )]
+    NoToken,
     #[error("{0}")]
     Usage(String),
     #[error("cannot {doing} {}: {source}", path.display())]

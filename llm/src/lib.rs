@@ -12,6 +12,7 @@
 pub mod app;
 pub mod engine;
 pub mod error;
+pub mod grammar;
 pub mod loader;
 pub mod model;
 pub mod sampler;

@@ -54,6 +54,9 @@ impl Default for Sampling {
     }
 }
 
+/// Tokens that are drawn before all are looked at.
+const GUESSES: usize = 16;
+
 /// Chooses tokens.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -81,6 +84,37 @@ impl Sampler {
         let token = self.draw(&logits);
         *self.chosen.entry(token).or_default() += 1;
         token
+    }
+
+    /// As [`Sampler::choose`], among tokens that are allowed; `None` where no token is.
+    pub fn choose_allowed(
+        &mut self,
+        logits: &[f32],
+        before: &[u32],
+        mut is_allowed: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        let mut logits = logits.to_vec();
+        self.penalise(&mut logits, before);
+        // A model that follows its prompt mostly wants what is allowed: all tokens are looked at where it does not.
+        for tries in 0..=GUESSES {
+            let token = self.draw(&logits);
+            let logit = logits
+                .get_mut(token as usize)
+                .filter(|logit| **logit > f32::NEG_INFINITY)?;
+            if is_allowed(token) {
+                *self.chosen.entry(token).or_default() += 1;
+                return Some(token);
+            }
+            *logit = f32::NEG_INFINITY;
+            if tries + 1 == GUESSES {
+                for (token, logit) in (0..).zip(&mut logits) {
+                    if *logit > f32::NEG_INFINITY && !is_allowed(token) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+        None
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {
@@ -241,6 +275,21 @@ mod tests {
             temperature: 1.0,
             ..Sampling::default()
         }
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_never_chosen() {
+        let mut sampler = Sampler::new(warm());
+        for _ in 0..100 {
+            assert_eq!(sampler.choose_allowed(&logits(), &[], |token| token == 2), Some(2));
+        }
+        let many: Vec<f32> = (0..1000u16).map(f32::from).collect();
+        let mut greedy = Sampler::new(Sampling::default());
+        assert_eq!(greedy.choose_allowed(&many, &[], |token| token < 7), Some(6));
+        assert_eq!(greedy.choose_allowed(&many, &[], |token| token == 998), Some(998));
+        assert_eq!(greedy.choose_allowed(&many, &[], |_| false), None);
+        assert_eq!(sampler.choose_allowed(&logits(), &[], |_| false), None);
+        assert_eq!(sampler.choose_allowed(&[], &[], |_| true), None);
     }
 
     /// How often each token comes in 4000 draws.

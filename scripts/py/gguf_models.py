@@ -98,8 +98,8 @@ def activation(name, x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
 
-def decode(m, w, tokens):
-    """Logits of every position, in f64."""
+def decode(m, w, tokens, rows=False):
+    """Logits of every position, in f64, or the rows that these are made of."""
     positions = np.arange(len(tokens), dtype=np.float64)
     distance = positions[:, None] - positions[None, :]
     x = w["token_embd"][tokens] * m.get("embedding_scale", 1.0)
@@ -132,27 +132,37 @@ def decode(m, w, tokens):
             group = head // (m["heads"] // m["kv_heads"])
             scores = cap(q[:, head] @ k[:, group].T * m["scale"], m.get("score_cap"))
             scores = np.where(hidden, -np.inf, scores)
+            # A sink is one more score, of a key that has no value.
+            sink = np.full((len(tokens), 1), get("attn_sinks")[head] if m.get("sinks") else -np.inf)
+            scores = np.concatenate([scores, sink], -1)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            out[:, head] = weights / weights.sum(-1, keepdims=True) @ v[:, group]
+            out[:, head] = (weights / weights.sum(-1, keepdims=True))[:, :-1] @ v[:, group]
         mixed = out.reshape(len(tokens), -1) @ get("attn_output").T + w.get(f"blk.{i}.attn_output.bias", 0.0)
         x = x + residual * (rms(mixed, get("post_attention_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
-        h = pre_norm(x, f"blk.{i}.ffn_norm")
+        h = pre_norm(x, f"blk.{i}.{m.get('second_norm', 'ffn_norm')}")
         mixed = mixture(m, w, i, h) if m.get("experts") else network(m, w, f"blk.{i}.ffn_", "", h)
         x = x + residual * (rms(mixed, get("post_ffw_norm"), m["epsilon"]) if m.get("post_norms") else mixed)
+    if rows:
+        return pre_norm(x, "output_norm")
     logits = pre_norm(x, "output_norm") @ w.get("output", w["token_embd"]).T / m.get("logit_scale", 1.0)
     return cap(logits, m.get("logit_cap"))
 
 
 def network(m, w, before, after, h):
     up = h @ w[f"{before}up{after}"].T + w.get(f"{before}up{after}.bias", 0.0)
-    gated = activation(m["activation"], h @ w[f"{before}gate{after}"].T) * up if m.get("gated", True) else activation(m["activation"], up)
+    gate = h @ w[f"{before}gate{after}"].T + w.get(f"{before}gate{after}.bias", 0.0) if m.get("gated", True) else None
+    if m["activation"] == "clamped":
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        gated = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    else:
+        gated = activation(m["activation"], up) if gate is None else activation(m["activation"], gate) * up
     return gated @ w[f"{before}down{after}"].T + w.get(f"{before}down{after}.bias", 0.0)
 
 
 def mixture(m, w, layer, h):
     """Each token by itself, with the experts that it chooses."""
     e, before = m["experts"], f"blk.{layer}.ffn_"
-    scores = h @ w[before + "gate_inp"].T
+    scores = h @ w[before + "gate_inp"].T + w.get(before + "gate_inp.bias", 0.0)
     chances = np.exp(scores - scores.max(-1, keepdims=True))
     chances /= chances.sum(-1, keepdims=True)
     out = np.zeros_like(h)
@@ -253,7 +263,7 @@ class Model:
             name = lambda part: f"blk.{i}.{part}"
             if m.get("pre_norms", True):
                 self.vector(name("attn_norm"), width, 0.5, 1.5)
-                self.vector(name("ffn_norm"), width, 0.5, 1.5)
+                self.vector(name(m.get("second_norm", "ffn_norm")), width, 0.5, 1.5)
             together = [] if fused else None
             for part, heads in (("q", m["heads"]), ("k", m["kv_heads"]), ("v", m["kv_heads"])):
                 order = permuted(heads * length, heads) if self.arch in ("llama", "smollm3", "granite") and part != "v" else None
@@ -263,6 +273,9 @@ class Model:
             if fused:
                 self.writer.add_tensor(name("attn_qkv.weight"), np.concatenate([raw for raw, _ in together]), raw_dtype=together[0][1])
             self.matrix(name("attn_output"), width, m["heads"] * length)
+            if m.get("sinks"):
+                self.vector(name("attn_output"), width, -0.5, 0.5, ".bias")
+                self.vector(name("attn_sinks"), m["heads"], -1.0, 3.0)
             if m.get("experts"):
                 self.experts(name, m["experts"])
                 self.head_norms(name)
@@ -289,22 +302,40 @@ class Model:
     def experts(self, name, e):
         width = self.m["width"]
         self.matrix(name("ffn_gate_inp"), e["count"], width)
+        if e.get("biases"):
+            self.vector(name("ffn_gate_inp"), e["count"], -0.5, 0.5, ".bias")
         for part, rows, columns in (("gate", e["inner"], width), ("up", e["inner"], width), ("down", width, e["inner"])):
             together = []
             for expert in range(e["count"]):
                 self.matrix(name(f"ffn_{part}_exps.{expert}"), rows, columns, None, together)
             self.writer.add_tensor(name(f"ffn_{part}_exps.weight"), np.stack([raw for raw, _ in together]), raw_dtype=together[0][1])
+            if e.get("biases"):
+                data = self.random.uniform(-0.5, 0.5, (e["count"], rows)).astype(np.float32)
+                self.weights.update({name(f"ffn_{part}_exps.{expert}.bias"): one.astype(np.float64) for expert, one in enumerate(data)})
+                self.writer.add_tensor(name(f"ffn_{part}_exps.bias"), data)
         if e.get("shared"):
             self.vector(name("ffn_gate_inp_shexp"), width, -0.5, 0.5)
             self.matrix(name("ffn_gate_shexp"), e["shared"], width)
             self.matrix(name("ffn_up_shexp"), e["shared"], width)
             self.matrix(name("ffn_down_shexp"), width, e["shared"])
 
-    def finish(self):
+    def close(self):
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
         self.writer.close()
+
+    def embed(self, pooling):
+        """Writes the file, and gives the embedding of some tokens."""
+        self.writer.add_pooling_type(pooling)
+        self.close()
+        tokens = [int(t) for t in np.random.default_rng(6).integers(3, len(self.weights["token_embd"]), 11)]
+        rows = decode(self.m, self.weights, tokens, rows=True)
+        row = rows[-1] if pooling == gguf.PoolingType.LAST else rows.mean(0)
+        return {"tokens": tokens, "embedding": [float(f"{x:.6g}") for x in row / np.linalg.norm(row)]}
+
+    def finish(self):
+        self.close()
         tokens = [int(t) for t in np.random.default_rng(5).integers(3, len(self.weights["token_embd"]), 14)]
         logits = decode(self.m, self.weights, tokens)
         # The greedy text, each token by the whole sequence so far.
@@ -462,7 +493,35 @@ def write_models(folder, cases):
     model = Model(folder / "qwen3moe.gguf", "qwen3moe", bpe("qwen2"), routed(Kind.F16), m, 18)
     model.fill(len(tokens), tied=True)
     done["qwen3moe"] = model.finish()
+
+    # YaRN by 4 from 16 positions on; every other layer has a window; the experts' rows are as wide as a block.
+    def yarn(rotated, base, stretch, original):
+        pair_at = lambda turns: rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+        low, high = max(math.floor(pair_at(32.0)), 0), min(math.ceil(pair_at(1.0)), rotated - 1)
+        kept = 1 - np.clip((np.arange(rotated // 2) - low) / max(0.001, high - low), 0, 1)
+        return frequencies(rotated, base) * ((1 - kept) / stretch + kept), 1 + 0.1 * math.log(stretch)
+
+    m = sizes(base=150000.0, length=16, sinks=True, second_norm="post_attention_norm", activation="clamped",
+              experts=dict(count=5, used=2, inner=32, normalised=True, biases=True))
+    m["layer"] = lambda i: {"rope": yarn(16, 150000.0, 4.0, 16), "window": 5 if i % 2 == 0 else np.inf}
+    experts = lambda name: Kind.F32 if name.endswith("ffn_gate_inp") else Kind.MXFP4 if "_exps" in name else Kind.Q8_0
+    model = Model(folder / "gptoss.gguf", "gpt-oss", bpe("gpt-4o"), experts, m, 19)
+    model.writer.add_sliding_window(5)
+    model.writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    model.writer.add_rope_scaling_factor(4.0)
+    model.writer.add_rope_scaling_orig_ctx_len(16)
+    model.fill(len(tokens), tied=False, biases=True)
+    done["gptoss"] = model.finish()
     cases["models"] = done
+
+    embedded = {}
+    for name, pooling, seed in (("lastrow", gguf.PoolingType.LAST, 20), ("meanrow", gguf.PoolingType.MEAN, 21)):
+        m = sizes(length=16, head_norms="each", base=1e6, layers=1)
+        model = Model(folder / f"{name}.gguf", "qwen3", bpe("qwen2"), f16, m, seed)
+        model.writer.add_add_eos_token(True)
+        model.fill(len(tokens), tied=True)
+        embedded[name] = model.embed(pooling)
+    cases["embeddings"] = embedded
 
 
 # ---- Tokenizers -------------------------------------------------------------------------------------------------------------------

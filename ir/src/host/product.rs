@@ -99,9 +99,22 @@ pub struct Gemm {
     pub a: Matrix,
     pub b: Matrix,
     pub right: Right,
+    /// Set where a run chooses each entry's right operand.
+    pub chosen: Option<Chosen>,
     pub c: Matrix,
     pub epilogue: Epilogue<Matrix>,
     pub tiles: Tiles,
+}
+
+/// Right operands that are chosen among constants: products of one row each, with a scale and a bias as their epilogue.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The parameter of 64-bit numbers, and which of them is an entry's.
+    pub param: usize,
+    pub at: Vec<usize>,
+    /// How many matrices there are, and elements from one to the next.
+    pub count: usize,
+    pub step: i64,
 }
 
 /// How the right operand of a float product is read.
@@ -111,7 +124,7 @@ pub enum Right {
     Plain,
     /// A constant, packed once: where each of its matrices begins, which entries take in turn.
     Packed(Vec<isize>),
-    /// A matrix of quantised constants, packed as they are stored.
+    /// A matrix of quantised constants, packed as they are stored. Matrices that are chosen lie side by side in it.
     Quantised(Arc<QuantisedMatrix>),
 }
 

@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
             "--repetitions 0 measures nothing; give 1 or more".to_owned(),
         ));
     }
-    let mut ready = args.model.load(BATCH)?;
+    let mut ready = args.model.load_to_write(BATCH)?;
     let capacity = ready.engine.capacity();
     let too_long = args.prompt.iter().chain(&args.tokens).find(|count| **count > capacity);
     if let Some(needed) = too_long {

@@ -25,7 +25,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let mut sampler = args.sampling.sampler()?;
-    let mut ready = args.model.load(BATCH)?;
+    let mut ready = args.model.load_to_write(BATCH)?;
     let template = Template::read(&ready.file)?;
     let mut messages: Vec<Message> = args.system.iter().map(|text| Message::new("system", text)).collect();
     let mut lines = std::io::stdin().lock().lines();

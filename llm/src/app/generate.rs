@@ -23,7 +23,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let mut sampler = args.sampling.sampler()?;
-    let mut ready = args.model.load(BATCH)?;
+    let mut ready = args.model.load_to_write(BATCH)?;
     let tokens = ready.tokenizer.encode(&args.prompt, true, args.special)?;
     if tokens.is_empty() {
         let message = "the prompt has no tokens, and the model has none that begins a text; give a --prompt";

@@ -9,7 +9,7 @@ mod inspect;
 mod perplexity;
 mod serve;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use graphc_gguf::GgufFile;
 
 use crate::engine::{Engine, EngineOptions};
 use crate::error::{Error, Result};
-use crate::loader;
+use crate::loader::{self, Progress};
 use crate::sampler::{Sampler, Sampling};
 use crate::tokenizer::Tokenizer;
 
@@ -129,6 +129,16 @@ struct Ready {
 }
 
 impl ModelArgs {
+    /// As [`ModelArgs::load`], for verbs that want texts.
+    fn load_to_write(&self, batch: usize) -> Result<Ready> {
+        let ready = self.load(batch)?;
+        if ready.engine.decoder().pooling.is_none() {
+            return Ok(ready);
+        }
+        let message = "makes embeddings and writes no texts; graphc-llm serve has them at /v1/embeddings";
+        Err(Error::Usage(format!("{} {message}", self.model.display())))
+    }
+
     /// Loads and compiles, and says what it did on the error stream. `batch` is the default of `--batch`.
     fn load(&self, batch: usize) -> Result<Ready> {
         let started = Instant::now();
@@ -139,9 +149,13 @@ impl ModelArgs {
             context: self.context,
             batch: self.batch.unwrap_or(batch),
             threads: self.threads,
+            progress: (!self.quiet && std::io::stderr().is_terminal()).then_some(show as fn(Progress)),
             ..EngineOptions::default()
         };
         let engine = Engine::load(&file, &options)?;
+        if options.progress.is_some() {
+            eprint!("\r\x1b[K");
+        }
         let vocabulary = engine.decoder().config.vocabulary;
         if tokenizer.len() > vocabulary {
             return Err(Error::Tokenizer {
@@ -177,6 +191,14 @@ impl ModelArgs {
             tokenizer,
             engine,
         })
+    }
+}
+
+/// Writes over the line before.
+fn show(progress: Progress) {
+    match progress {
+        Progress::Weights { taken, all } => eprint!("\r\x1b[Kreading weights: {}%", taken * 100 / all.max(1)),
+        Progress::Compiling => eprint!("\r\x1b[Kcompiling, and packing weights"),
     }
 }
 

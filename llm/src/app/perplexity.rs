@@ -20,7 +20,7 @@ pub fn run(args: &Args) -> Result<()> {
         path: args.text.clone(),
         source,
     })?;
-    let mut ready = args.model.load(BATCH)?;
+    let mut ready = args.model.load_to_write(BATCH)?;
     let tokens = ready.tokenizer.encode(&text, true, false)?;
     let (mut sum, mut count) = (0.0, 0usize);
     // Each window is read anew, as long texts do not fit the context; its first token is foretold by nothing.

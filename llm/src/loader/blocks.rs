@@ -14,6 +14,9 @@ use graphc::ir::DType;
 use graphc_gguf::TensorType;
 use half::f16;
 
+/// Blocks that are worth a thread (about 50 µs).
+const LEAST_BLOCKS: usize = 1 << 10;
+
 /// How blocks of a type are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
@@ -80,39 +83,72 @@ impl Form {
         format!("{numbers} with a scale of {scales}{zeros} for each {}", self.group)
     }
 
-    /// Takes whole blocks of a type of this form apart.
+    /// Takes whole blocks of a type of this form apart, many of them on all cores.
     pub fn parts(&self, ty: TensorType, bytes: &[u8]) -> Parts {
         let (block, size) = (ty.block() as usize, ty.block_bytes() as usize);
-        let count = bytes.len() / size;
-        let mut parts = Parts::default();
-        parts
-            .numbers
-            .reserve_exact(count * block * self.numbers.bits() as usize / 8);
+        let (count, groups) = (bytes.len() / size, block / self.group);
+        // Bytes of each part that one block has.
+        let one = [
+            block * self.numbers.bits() as usize / 8,
+            groups * self.scales.bits() as usize / 8,
+            if self.zeros { groups * size_of::<f32>() } else { 0 },
+        ];
+        let [mut numbers, mut scales, mut zeros] = one.map(|one| vec![0; count * one]);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = count.div_ceil(cores).max(LEAST_BLOCKS);
+        std::thread::scope(|scope| {
+            let mut rest = [&mut numbers[..], &mut scales[..], &mut zeros[..]];
+            for bytes in bytes.chunks(share * size) {
+                let blocks = bytes.len() / size;
+                let mut at = 0;
+                let part = rest.each_mut().map(|rest| {
+                    let (part, behind) = std::mem::take(rest).split_at_mut(blocks * one[at]);
+                    at += 1;
+                    *rest = behind;
+                    part
+                });
+                let fill = move || self.fill(bytes, [size, block], one, part);
+                if blocks == count {
+                    fill();
+                } else {
+                    scope.spawn(fill);
+                }
+            }
+        });
+        Parts { numbers, scales, zeros }
+    }
+
+    /// Takes some blocks apart, into places of `one` bytes a block.
+    fn fill(&self, bytes: &[u8], [size, block]: [usize; 2], one: [usize; 3], [numbers, scales, zeros]: [&mut [u8]; 3]) {
         let mut unpacked = Unpacked {
             numbers: [0; 256],
             scales: [0.0; 16],
             minima: [0.0; 16],
         };
-        for bytes in bytes.chunks_exact(size) {
+        for (at, bytes) in bytes.chunks_exact(size).enumerate() {
             (self.unpack)(bytes, &mut unpacked);
+            let (scales, zeros) = (
+                &mut scales[at * one[1]..][..one[1]],
+                &mut zeros[at * one[2]..][..one[2]],
+            );
             for group in 0..block / self.group {
-                self.zero(&mut parts, &mut unpacked, group);
+                self.zero(scales, zeros, &mut unpacked, group);
             }
-            let numbers = &unpacked.numbers[..block];
-            match self.numbers.bits() {
-                4 => parts.numbers.extend(
-                    numbers
-                        .chunks_exact(2)
-                        .map(|two| (two[0] & 15) as u8 | ((two[1] & 15) as u8) << 4),
-                ),
-                _ => parts.numbers.extend(numbers.iter().map(|number| *number as u8)),
+            let (from, to) = (&unpacked.numbers[..block], &mut numbers[at * one[0]..][..one[0]]);
+            if self.numbers.bits() == 4 {
+                for (byte, two) in to.iter_mut().zip(from.chunks_exact(2)) {
+                    *byte = (two[0] & 15) as u8 | ((two[1] & 15) as u8) << 4;
+                }
+            } else {
+                for (byte, number) in to.iter_mut().zip(from) {
+                    *byte = *number as u8;
+                }
             }
         }
-        parts
     }
 
-    /// Adds a group's scale and zero point.
-    fn zero(&self, parts: &mut Parts, unpacked: &mut Unpacked, group: usize) {
+    /// Writes a group's scale and zero point.
+    fn zero(&self, scales: &mut [u8], zeros: &mut [u8], unpacked: &mut Unpacked, group: usize) {
         let (mut scale, minimum) = (unpacked.scales[group], unpacked.minima[group]);
         if self.zeros {
             let mut zero = minimum / scale;
@@ -121,11 +157,11 @@ impl Form {
                 unpacked.numbers[group * self.group..][..self.group].fill(0);
                 (scale, zero) = (minimum, 1.0);
             }
-            parts.zeros.extend(zero.to_le_bytes());
+            zeros[4 * group..][..4].copy_from_slice(&zero.to_le_bytes());
         }
         match self.scales {
-            DType::F16 => parts.scales.extend(f16::from_f32(scale).to_le_bytes()),
-            _ => parts.scales.extend(scale.to_le_bytes()),
+            DType::F16 => scales[2 * group..][..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes()),
+            _ => scales[4 * group..][..4].copy_from_slice(&scale.to_le_bytes()),
         }
     }
 }

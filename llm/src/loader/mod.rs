@@ -9,7 +9,7 @@ mod weights;
 
 pub use blocks::Form;
 pub use config::{Config, Keys};
-pub use weights::{Loader, Matrix, Rows, Stored};
+pub use weights::{Loader, Matrix, Progress, Rows, Stored};
 
 use std::path::Path;
 

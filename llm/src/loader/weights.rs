@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// A matrix `[outputs, inputs]` as a graph has it.
+/// A matrix `[outputs, inputs]` as a graph has it, or a stack of them, `[count, outputs, inputs]`.
 #[derive(Clone, Debug)]
 pub enum Matrix {
     /// `f32`, `f16` or `bf16`.
@@ -86,10 +86,23 @@ impl Matrix {
         x.linear(&self.wide(), bias)
     }
 
-    /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`.
+    /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`; of a stack matrices, `[n, outputs, inputs]`.
     #[track_caller]
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         self.rows(|stored| stored.take(0, ids))
+    }
+
+    /// One row, `[inputs]`, in `f32`.
+    #[track_caller]
+    pub fn row(&self, at: usize) -> Tensor {
+        self.rows(|stored| stored.narrow(0, at as i64, 1)).squeeze(0)
+    }
+
+    /// As [`Matrix::product`], of `[…, 1, inputs]` with the matrices of a stack that ids `[…]` choose. A product reads
+    /// no other.
+    #[track_caller]
+    pub fn product_of_chosen(&self, x: &Tensor, ids: &Tensor) -> Tensor {
+        x.matmul_t(&self.look_up(ids))
     }
 
     /// Some rows of each part, in `f32`.
@@ -103,9 +116,12 @@ impl Matrix {
                 zeros,
                 size,
             } => {
-                let groups = Some(Groups { axis: 1, size: *size });
-                let zeros = zeros.as_ref().map(&of);
-                of(numbers).dequantize_groups(&of(scales), zeros.as_ref(), groups, DType::F32)
+                let (numbers, zeros) = (of(numbers), zeros.as_ref().map(&of));
+                let groups = Some(Groups {
+                    axis: numbers.shape().rank() - 1,
+                    size: *size,
+                });
+                numbers.dequantize_groups(&of(scales), zeros.as_ref(), groups, DType::F32)
             }
         }
     }
@@ -121,20 +137,44 @@ pub struct Stored {
     pub kept_as: String,
 }
 
+/// How far loading is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Bytes of the file's tensors that were taken, of all.
+    Weights { taken: usize, all: usize },
+    /// Weights are taken; the model is compiled, and its weights are packed.
+    Compiling,
+}
+
 /// Takes tensors of a file, and knows which were not taken.
 pub struct Loader<'a> {
     file: &'a GgufFile,
+    /// Whether products of the device choose among stacked matrices.
+    stacks: bool,
+    progress: Option<fn(Progress)>,
+    taken: usize,
     used: BTreeSet<String>,
     stored: BTreeMap<&'static str, Stored>,
 }
 
 impl<'a> Loader<'a> {
-    pub fn new(file: &'a GgufFile) -> Loader<'a> {
+    /// `progress` is told of each tensor.
+    pub fn new(file: &'a GgufFile, stacks: bool, progress: Option<fn(Progress)>) -> Loader<'a> {
         Loader {
             file,
+            stacks,
+            progress,
+            taken: 0,
             used: BTreeSet::new(),
             stored: BTreeMap::new(),
         }
+    }
+
+    /// Says whether products choose among the matrices of a tensor, if these have so many `outputs`: stored in groups,
+    /// they lie side by side in panels of 32 columns.
+    pub fn chooses(&self, name: &str, outputs: usize) -> bool {
+        let tensor = self.file.tensors.get(name);
+        self.stacks && (outputs.is_multiple_of(32) || tensor.is_none_or(|tensor| Form::of(tensor.ty).is_none()))
     }
 
     /// Says whether the file has a tensor.
@@ -186,10 +226,10 @@ impl<'a> Loader<'a> {
         let tensor = self.take(name, &[rows.stored(outputs), inputs])?;
         let ty = tensor.ty;
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
-        self.keep(name, ty, rows.take(&tensor.bytes, size), [outputs, inputs])
+        self.keep(name, ty, rows.take(&tensor.bytes, size), &[outputs, inputs])
     }
 
-    /// Matrices `[count, outputs, inputs]` that the file has as one tensor.
+    /// Matrices `[count, outputs, inputs]` that the file has as one tensor, each by itself.
     ///
     /// # Errors
     /// As [`Loader::vector`].
@@ -198,15 +238,24 @@ impl<'a> Loader<'a> {
         let (ty, size) = (tensor.ty, tensor.bytes.len() / count);
         let one = |at: usize| {
             let bytes = tensor.bytes.slice(at * size..(at + 1) * size);
-            self.keep(&format!("{name}.{at}"), ty, bytes, [outputs, inputs])
+            self.keep(&format!("{name}.{at}"), ty, bytes, &[outputs, inputs])
         };
         (0..count).map(one).collect()
     }
 
+    /// A stack of matrices `[count, outputs, inputs]`.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn stack(&mut self, name: &str, shape: [usize; 3]) -> Result<Matrix> {
+        let tensor = self.take(name, &shape)?;
+        self.keep(name, tensor.ty, tensor.bytes.clone(), &shape)
+    }
+
     /// Makes a matrix of its bytes in the file.
-    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, [outputs, inputs]: [usize; 2]) -> Result<Matrix> {
+    fn keep(&mut self, name: &str, ty: TensorType, bytes: Bytes, shape: &[usize]) -> Result<Matrix> {
         let before = bytes.len();
-        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, [outputs, inputs], bytes));
+        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, shape, bytes));
         let (matrix, after, kept_as) = match (ty, Form::of(ty)) {
             (TensorType::F32, _) => (plain(DType::F32, bytes), before, "f32".to_owned()),
             (TensorType::F16, _) => (plain(DType::F16, bytes), before, "f16".to_owned()),
@@ -215,11 +264,16 @@ impl<'a> Loader<'a> {
                 let parts = form.parts(ty, &bytes);
                 let after = parts.numbers.len() + parts.scales.len() + parts.zeros.len();
                 let of_groups = |part: &str, dtype, bytes: Vec<u8>| {
-                    let shape = [outputs, inputs / form.group];
+                    let mut shape = shape.to_vec();
+                    shape
+                        .iter_mut()
+                        .last()
+                        .into_iter()
+                        .for_each(|inputs| *inputs /= form.group);
                     constant(&format!("{name}.{part}"), dtype, shape, bytes.into())
                 };
                 let matrix = Matrix::Groups {
-                    numbers: constant(name, form.numbers, [outputs, inputs], parts.numbers.into()),
+                    numbers: constant(name, form.numbers, shape, parts.numbers.into()),
                     scales: of_groups("scales", form.scales, parts.scales),
                     zeros: form.zeros.then(|| of_groups("zeros", DType::F32, parts.zeros)),
                     size: form.group as i64,
@@ -227,7 +281,7 @@ impl<'a> Loader<'a> {
                 (matrix, after, form.describe())
             }
             (_, None) => {
-                let mut numbers = vec![0.0; outputs * inputs];
+                let mut numbers = vec![0.0; shape.iter().product()];
                 dequantize(ty, &bytes, &mut numbers).map_err(|problem| self.blocks(name, ty, problem))?;
                 let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
                 let (dtype, numbers) = if largest <= f16::MAX.to_f32() {
@@ -281,7 +335,13 @@ impl<'a> Loader<'a> {
                 wanted,
             });
         }
-        self.used.insert(name.to_owned());
+        if self.used.insert(name.to_owned())
+            && let Some(progress) = self.progress
+        {
+            self.taken += tensor.bytes.len();
+            let all = self.file.tensors.values().map(|tensor| tensor.bytes.len()).sum();
+            progress(Progress::Weights { taken: self.taken, all });
+        }
         Ok(tensor)
     }
 

@@ -7,7 +7,7 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, HeadNorms, Norms, Pairs};
+use super::description::{Biases, Description, Fused, HeadNorms, Norms, Pairs, Pooling};
 use super::experts::Experts;
 use super::rope::rotate;
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub const NAMES: [&str; 3] = ["tokens", "positions", "rows"];
 pub struct Decoder {
     pub config: Config,
     pub description: Description,
+    /// Set for a model that makes embeddings.
+    pub pooling: Option<Pooling>,
     /// Tokens that the caches have room for.
     pub capacity: usize,
     /// What the matrices of each stored type became.
@@ -55,7 +57,7 @@ enum Network {
         up: Projection,
         down: Projection,
     },
-    Mixture(Experts),
+    Mixture(Box<Experts>),
 }
 
 /// A norm's weights, and the biases of a layer norm.
@@ -93,6 +95,8 @@ struct Block {
     key: Projection,
     value: Projection,
     output: Projection,
+    /// A score for each head.
+    sinks: Option<Tensor>,
     head_norms: Option<[Norm; 2]>,
     network: Network,
     /// Behind attention, and behind the feed-forward network.
@@ -144,8 +148,12 @@ impl Block {
         };
         let output = loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?;
         let output = with_bias(loader, output, "attn_output", width)?;
+        let sinks = description
+            .sinks
+            .then(|| loader.vector(&name("attn_sinks"), heads))
+            .transpose()?;
         let network = match description.mixture {
-            Some(mixture) => Network::Mixture(Experts::load(loader, config, mixture, index)?),
+            Some(mixture) => Network::Mixture(Box::new(Experts::load(loader, config, mixture, index)?)),
             None => {
                 let mut part = |part: &str, of: usize, start: usize| {
                     let range = start..start + feed_forward;
@@ -188,7 +196,8 @@ impl Block {
         let has_head_norms = description.head_norms != HeadNorms::Without;
         let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths, Norms::Rms)?;
         let (norms, widths) = (description.norms, [width; 2]);
-        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], widths, norms)?;
+        let names = ["attn_norm", description.second_norm];
+        let pre_norms = pair(description.pre_norms, names, widths, norms)?;
         let names = ["post_attention_norm", "post_ffw_norm"];
         let post_norms = pair(description.post_norms, names, widths, norms)?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
@@ -198,6 +207,7 @@ impl Block {
             key,
             value,
             output,
+            sinks,
             head_norms,
             network,
             post_norms,
@@ -210,7 +220,13 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that is missing or of another shape, or that nothing takes.
-    pub fn load(config: Config, description: Description, mut loader: Loader<'_>, capacity: usize) -> Result<Decoder> {
+    pub fn load(
+        config: Config,
+        description: Description,
+        pooling: Option<Pooling>,
+        mut loader: Loader<'_>,
+        capacity: usize,
+    ) -> Result<Decoder> {
         let embedding = loader.matrix("token_embd.weight", config.vocabulary, config.width, &Rows::All)?;
         let output = match loader.has("output.weight") {
             true => loader.matrix("output.weight", config.vocabulary, config.width, &Rows::All)?,
@@ -223,6 +239,7 @@ impl Decoder {
         Ok(Decoder {
             config,
             description,
+            pooling,
             capacity,
             stored: loader.finish()?,
             embedding,
@@ -239,7 +256,7 @@ impl Decoder {
     }
 
     /// Makes the graph: [`NAMES`] and the caches to `logits` `[R, vocabulary]` and the next caches. At most `most`
-    /// tokens are new.
+    /// tokens are new. A model of embeddings gives its `rows` `[R, width]`.
     ///
     /// # Errors
     /// An operation that does not fit, with its place.
@@ -289,15 +306,42 @@ impl Decoder {
             h = &h + scaled(self.feed_forward(block, &h), self.description.residual_scale);
         }
         let wanted = self.norm.of(&h.index_select(0, &rows), self.config.epsilon);
+        if self.pooling.is_some() {
+            return self.built([&tokens, &positions, &rows], &caches, &wanted, &next);
+        }
         let mut logits = scaled(self.output.product(&wanted, None), self.description.logit_scale);
         if let Some(cap) = self.description.logit_cap {
             logits = (logits * (1.0 / cap)).tanh() * cap;
         }
+        self.built([&tokens, &positions, &rows], &caches, &logits, &next)
+    }
+
+    fn built(
+        &self,
+        inputs: [&Tensor; 3],
+        caches: &[Tensor],
+        result: &Tensor,
+        next: &[Tensor],
+    ) -> std::result::Result<Graph, TensorError> {
         let links = self.links();
-        let mut outputs = vec![("logits", &logits)];
-        outputs.extend(links.iter().map(|(_, name)| name.as_str()).zip(&next));
-        let inputs: Vec<&Tensor> = [&tokens, &positions, &rows].into_iter().chain(&caches).collect();
+        let mut outputs = vec![(self.result(), result)];
+        outputs.extend(links.iter().map(|(_, name)| name.as_str()).zip(next));
+        let inputs: Vec<&Tensor> = inputs.into_iter().chain(caches).collect();
         build_graph_with("decoder", &inputs, &outputs)
+    }
+
+    /// The name of the first output: `logits`, or `rows` that become embeddings.
+    pub fn result(&self) -> &'static str {
+        if self.pooling.is_some() { "rows" } else { "logits" }
+    }
+
+    /// Numbers that a row of the first output has.
+    pub fn result_width(&self) -> usize {
+        if self.pooling.is_some() {
+            self.config.width
+        } else {
+            self.config.vocabulary
+        }
     }
 
     /// Attention of new tokens `[S, width]`, and both caches with them.
@@ -341,6 +385,7 @@ impl Decoder {
             scale: self.description.score_scale,
             cap: self.description.score_cap,
             window,
+            sinks: block.sinks.as_ref(),
         };
         let mixed = attend(&q, &keys, &values, scores)
             .squeeze(0)
@@ -364,18 +409,15 @@ impl Decoder {
     #[track_caller]
     fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
         let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[1]));
-        let activated = |x: Tensor| match self.description.activation {
-            Activation::Silu => x.silu(),
-            Activation::Gelu => x.gelu_tanh(),
-        };
+        let activation = self.description.activation;
         let out = match &block.network {
             Network::Mixture(experts) => experts.of(&x),
             Network::One {
                 gate: Some(gate),
                 up,
                 down,
-            } => down.of(&(activated(gate.product(&x, None)) * up.of(&x))),
-            Network::One { gate: None, up, down } => down.of(&activated(up.of(&x))),
+            } => down.of(&activation.gated(&gate.product(&x, None), &up.of(&x))),
+            Network::One { gate: None, up, down } => down.of(&activation.of(&up.of(&x))),
         };
         self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
     }

@@ -1,8 +1,11 @@
 //! What tells one architecture from another.
 
+use graphc::frontend::tensor::Tensor;
+
 use super::experts::Mixture;
 use super::rope::Rope;
-use crate::loader::Config;
+use crate::error::Result;
+use crate::loader::{Config, Keys};
 
 /// An architecture, at the sizes of one file.
 #[derive(Clone, Debug)]
@@ -14,6 +17,10 @@ pub struct Description {
     pub norms: Norms,
     /// Whether what goes into attention and the feed-forward network is normalised.
     pub pre_norms: bool,
+    /// The name that the file has for the norm before the feed-forward network.
+    pub second_norm: &'static str,
+    /// Whether each head has one more score, of a key without a value (Xiao et al., 2023).
+    pub sinks: bool,
     /// Whether queries and keys are normalised before they are rotated.
     pub head_norms: HeadNorms,
     /// Whether what attention and the feed-forward network give is normalised before it is added.
@@ -47,6 +54,33 @@ pub struct Layer {
     pub window: Option<i64>,
     /// The place of its rotary embedding in [`Description::ropes`]; None for a layer that has none.
     pub rope: Option<usize>,
+}
+
+/// How the rows of a text become its embedding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pooling {
+    Mean,
+    First,
+    Last,
+}
+
+impl Pooling {
+    /// Reads `pooling_type`, which models have that make embeddings and write no texts.
+    ///
+    /// # Errors
+    /// A key of another type, or a way that is not known.
+    pub fn read(keys: &Keys<'_>) -> Result<Option<Pooling>> {
+        if !keys.has("pooling_type") {
+            return Ok(None);
+        }
+        match keys.count("pooling_type")? {
+            0 => Ok(None),
+            1 => Ok(Some(Pooling::Mean)),
+            2 => Ok(Some(Pooling::First)),
+            3 => Ok(Some(Pooling::Last)),
+            other => Err(keys.refuse("pooling_type", other, "1 (mean), 2 (first) and 3 (last) are supported")),
+        }
+    }
 }
 
 /// Norms of the residual stream.
@@ -100,6 +134,29 @@ pub enum Activation {
     Silu,
     /// By its tanh approximation.
     Gelu,
+    /// gpt-oss: a steeper SiLU of at most 7, times one more than a number from -7 to 7.
+    Clamped,
+}
+
+impl Activation {
+    /// The activation alone.
+    #[track_caller]
+    pub fn of(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_tanh(),
+            Activation::Clamped => x * (x * 1.702).sigmoid(),
+        }
+    }
+
+    /// What goes through the gate.
+    #[track_caller]
+    pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
+        match self {
+            Activation::Silu | Activation::Gelu => self.of(gate) * up,
+            Activation::Clamped => self.of(&gate.minimum(7.0)) * (up.clamp(-7.0, 7.0) + 1.0),
+        }
+    }
 }
 
 impl Description {
@@ -111,6 +168,8 @@ impl Description {
             fused: Fused::Apart,
             norms: Norms::Rms,
             pre_norms: true,
+            second_norm: "ffn_norm",
+            sinks: false,
             head_norms: HeadNorms::Without,
             post_norms: false,
             activation: Activation::Silu,

@@ -9,6 +9,7 @@ mod description;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod olmo2;
@@ -21,14 +22,14 @@ mod smollm3;
 mod starcoder2;
 
 pub use decoder::{Decoder, NAMES};
-pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs};
+pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Norms, Pairs, Pooling};
 pub use experts::Mixture;
 pub use rope::Rope;
 
 use graphc_gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::loader::{Config, Keys, Loader};
+use crate::loader::{Config, Keys, Loader, Progress};
 
 /// Reads what an architecture has of its own, for a cache of so many tokens.
 pub type Describe = fn(&Keys<'_>, &Config, &mut Loader<'_>, usize) -> Result<Description>;
@@ -42,6 +43,7 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("qwen3moe", qwen_moe::third),
     ("gemma2", gemma2::describe),
     ("gemma3", gemma3::describe),
+    ("gpt-oss", gpt_oss::describe),
     ("phi3", phi3::describe),
     ("smollm3", smollm3::describe),
     ("granite", granite::describe),
@@ -66,12 +68,18 @@ pub fn find(file: &GgufFile) -> Result<Describe> {
 }
 
 /// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at
-/// most.
+/// most. `stacks` says that the device's products choose among stacked matrices.
 ///
 /// # Errors
 /// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that
 /// nothing uses.
-pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Decoder> {
+pub fn load(
+    file: &GgufFile,
+    capacity: Option<usize>,
+    most: usize,
+    stacks: bool,
+    progress: Option<fn(Progress)>,
+) -> Result<Decoder> {
     let describe = find(file)?;
     let keys = Keys::of(file)?;
     let config = Config::read(&keys)?;
@@ -89,7 +97,8 @@ pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Dec
         Some(capacity) => capacity,
         None => trained.min(most),
     };
-    let mut loader = Loader::new(file);
+    let mut loader = Loader::new(file, stacks, progress);
     let description = describe(&keys, &config, &mut loader, capacity)?;
-    Decoder::load(config, description, loader, capacity)
+    let pooling = Pooling::read(&keys)?;
+    Decoder::load(config, description, pooling, loader, capacity)
 }

@@ -1,10 +1,12 @@
 //! Requests as the scheduler has them, and what they are told.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::Error;
+use crate::grammar::Grammar;
 use crate::sampler::Sampling;
 
 /// A text to go on from, and whom to tell.
@@ -12,9 +14,13 @@ pub struct Job {
     /// Which of a request's answers it is.
     pub index: usize,
     pub prompt: Vec<u32>,
+    /// Whether the prompt's embedding is wanted, and no text.
+    pub embeds: bool,
     /// Tokens that are written at most; None for as many as the cache has room for.
     pub most: Option<usize>,
     pub sampling: Sampling,
+    /// What the answer is a text of.
+    pub grammar: Option<Arc<Grammar>>,
     /// Texts that end the answer.
     pub stops: Vec<String>,
     /// Whether the model's own ends are tokens like others.
@@ -36,6 +42,8 @@ pub struct Event {
 #[derive(Debug)]
 pub enum News {
     Piece(Piece),
+    /// Goes before the end.
+    Embedding(Vec<f32>),
     End(End),
     Failed(Error),
 }

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::grammar::Matcher;
 use crate::sampler::{Sampler, log_probabilities};
 use crate::tokenizer::{Decoder, Tokenizer};
 
@@ -24,6 +25,7 @@ pub struct Work {
     sampler: Sampler,
     decoder: Decoder,
     stops: Stops,
+    matcher: Option<Matcher>,
     /// The token that was chosen last, and is not in the cache yet.
     last: Option<u32>,
     written: usize,
@@ -68,6 +70,7 @@ impl Slot {
             sampler: Sampler::new(job.sampling.clone()),
             decoder: tokenizer.decoder(false),
             stops: Stops::new(job.stops.clone()),
+            matcher: job.grammar.clone().map(Matcher::new),
             last: None,
             written: 0,
             reused,
@@ -125,6 +128,12 @@ impl Work {
     }
 
     fn advance(&mut self, engine: &mut Engine, tokenizer: &Tokenizer, step: &mut Step) -> Result<Option<Reason>> {
+        if self.job.embeds {
+            let embedding = engine.embed(&self.job.prompt)?;
+            step.prompt = self.job.prompt.len();
+            self.tell(News::Embedding(embedding));
+            return Ok(Some(Reason::Stop));
+        }
         let seen = engine.tokens().len();
         let logits = match self.last {
             Some(token) => engine.extend(&[token])?,
@@ -141,9 +150,9 @@ impl Work {
                 logits
             }
         };
-        let token = self.sampler.choose(&logits, engine.tokens());
+        let token = self.choose(&logits, engine.tokens(), tokenizer)?;
         self.first.get_or_insert_with(Instant::now);
-        if tokenizer.is_end(token) && !self.job.ignores_ends {
+        if tokenizer.is_end(token) && (self.matcher.is_some() || !self.job.ignores_ends) {
             return Ok(Some(self.end(Reason::Stop)));
         }
         (self.last, step.written) = (Some(token), 1);
@@ -158,11 +167,32 @@ impl Work {
         }
         Ok(if stopped {
             Some(Reason::Stop)
+        } else if self.matcher.as_ref().is_some_and(Matcher::is_over) {
+            Some(self.end(Reason::Stop))
         } else if self.job.most == Some(self.written) || engine.tokens().len() == engine.capacity() {
             Some(self.end(Reason::Length))
         } else {
             None
         })
+    }
+
+    /// Chooses a token that goes on as the job's grammar has it.
+    fn choose(&mut self, logits: &[f32], before: &[u32], tokenizer: &Tokenizer) -> Result<u32> {
+        let Some(matcher) = &mut self.matcher else {
+            return Ok(self.sampler.choose(logits, before));
+        };
+        let token = self.sampler.choose_allowed(logits, before, |token| {
+            if tokenizer.is_end(token) {
+                return matcher.is_whole();
+            }
+            let bytes = tokenizer.bytes(token).filter(|bytes| !bytes.is_empty());
+            bytes.is_some_and(|bytes| matcher.clone().push(bytes))
+        });
+        let token = token.ok_or(Error::NoToken)?;
+        if !tokenizer.is_end(token) {
+            matcher.push(tokenizer.bytes(token).unwrap_or_default());
+        }
+        Ok(token)
     }
 
     /// Shows what was held back.

@@ -132,6 +132,7 @@ impl Format {
                     answer.text.push_str(&answer.calls.push(&text));
                     answer.logprobs.extend(logprobs);
                 }
+                News::Embedding(_) => {}
                 News::End(end) => answer.end = Some(end),
                 News::Failed(error) => return Err(error.into()),
             }
@@ -189,7 +190,7 @@ impl Format {
     }
 }
 
-fn lost() -> Problem {
+pub fn lost() -> Problem {
     Problem::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         None,
@@ -245,6 +246,7 @@ impl Parts {
                     self.delta(index, content, piece.logprobs.as_slice(), None);
                 }
             }
+            News::Embedding(_) => {}
             News::End(end) => {
                 self.answers[index].end = Some(end);
                 let Found { text, calls } = self.answers[index].calls.finish(&self.format.id, index);

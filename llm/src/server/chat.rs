@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::answer::Format;
 use super::fields::{Fields, wrong};
 use super::problem::Problem;
-use super::request::{IGNORED, Options, blocking};
+use super::request::{IGNORED, Options, blocking, response_format};
 use super::state::State;
 
 /// The most probable tokens that are told of each token at most.
@@ -17,10 +17,11 @@ const TOP: u64 = 20;
 
 pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, Problem> {
     state.check_model(&mut fields)?;
+    state.check_writes()?;
     let mut messages = messages(&mut fields)?;
     let tools = tools(&mut fields)?;
     let most = (&["max_tokens", "max_completion_tokens"][..], None);
-    let options = Options::take(&mut fields, most, state.vocabulary)?;
+    let mut options = Options::take(&mut fields, most, state.vocabulary)?;
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=TOP)?;
     if top.is_some() && !wanted {
@@ -35,7 +36,7 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
         Some(object @ Value::Object(_)) => object,
         Some(other) => return Err(wrong("chat_template_kwargs", &other, "an object")),
     };
-    fields.without("response_format", &[json!({"type": "text"})])?;
+    options.grammar = response_format(&mut fields)?;
     fields.without("modalities", &[json!(["text"])])?;
     fields.without("functions", &[json!([])])?;
     fields.without("function_call", &[json!("none"), json!("auto")])?;
@@ -48,6 +49,11 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
     if tools.is_some() && !template.has_tools() {
         let message = "the model's chat template has no tools; leave 'tools' out";
         return Err(Problem::field("tools", message));
+    }
+    if tools.is_some() && options.grammar.is_some() {
+        let message =
+            "'response_format' and 'tools' exclude each other here; leave one out, or set 'tool_choice' to \"none\"";
+        return Err(Problem::field("response_format", message));
     }
     arguments(&mut messages);
     let has_tools = tools.is_some();

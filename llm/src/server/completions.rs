@@ -18,14 +18,15 @@ const PROMPTS: usize = 64;
 const TOP: u64 = 20;
 
 /// A prompt: a text, or tokens.
-enum Prompt {
+pub enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
 }
 
 pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, Problem> {
     state.check_model(&mut fields)?;
-    let prompts = prompts(&mut fields, state.vocabulary)?;
+    state.check_writes()?;
+    let prompts = prompts(&mut fields, "prompt", state.vocabulary)?;
     let options = Options::take(&mut fields, (&["max_tokens"], Some(TOKENS)), state.vocabulary)?;
     let logprobs = fields.integer("logprobs", 0..=TOP)?.map(|most| most as usize);
     let echoes = fields.flag("echo")?.unwrap_or(false);
@@ -74,15 +75,10 @@ pub async fn answer(state: &Arc<State>, mut fields: Fields) -> Result<Response, 
 }
 
 /// A text, tokens, or a list of either.
-fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, Problem> {
+pub fn prompts(fields: &mut Fields, name: &str, vocabulary: usize) -> Result<Vec<Prompt>, Problem> {
     let wanted = "a text, a list of tokens, or a list of either";
-    let value = match fields.take("prompt") {
-        None => {
-            return Err(Problem::field(
-                "prompt",
-                format!("'prompt' is missing; {wanted} is wanted"),
-            ));
-        }
+    let value = match fields.take(name) {
+        None => return Err(Problem::field(name, format!("'{name}' is missing; {wanted} is wanted"))),
         Some(value) => value,
     };
     let one = |value: &Value| -> Result<Prompt, Problem> {
@@ -92,11 +88,11 @@ fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, Proble
                 let token = |item: &Value| {
                     let id = item.as_u64().filter(|id| *id < vocabulary as u64);
                     id.map(|id| id as u32)
-                        .ok_or_else(|| wrong("prompt", item, &format!("a token below {vocabulary}")))
+                        .ok_or_else(|| wrong(name, item, &format!("a token below {vocabulary}")))
                 };
                 Ok(Prompt::Tokens(items.iter().map(token).collect::<Result<_, _>>()?))
             }
-            other => Err(wrong("prompt", other, wanted)),
+            other => Err(wrong(name, other, wanted)),
         }
     };
     let prompts = match &value {
@@ -106,11 +102,8 @@ fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, Proble
         other => vec![one(other)?],
     };
     if prompts.len() > PROMPTS {
-        let message = format!(
-            "{} prompts in one request; at most {PROMPTS} are possible",
-            prompts.len()
-        );
-        return Err(Problem::field("prompt", message));
+        let message = format!("{} texts in one request; at most {PROMPTS} are possible", prompts.len());
+        return Err(Problem::field(name, message));
     }
     Ok(prompts)
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | an answer to a conversation, whole or as server-sent events |
 //! | `POST /v1/completions` | what goes on from a text |
+//! | `POST /v1/embeddings` | vectors of texts, of a model that makes these |
 //! | `GET /v1/models`, `/v1/models/NAME` | the model that is served |
 //! | `POST /tokenize`, `/detokenize` | text to tokens and back |
 //! | `GET /health`, `/metrics` | whether it runs; counts for Prometheus |
@@ -16,6 +17,7 @@ mod answer;
 mod chat;
 mod completions;
 mod connections;
+mod embeddings;
 mod fields;
 mod metrics;
 mod problem;

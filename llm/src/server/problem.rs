@@ -62,7 +62,9 @@ impl From<Error> for Problem {
                 ),
             ),
             Error::Busy { .. } => Problem::new(StatusCode::TOO_MANY_REQUESTS, Some("queue_full"), message),
-            Error::Template(_) | Error::Tokenizer { .. } => Problem::new(StatusCode::BAD_REQUEST, None, message),
+            Error::Template(_) | Error::Tokenizer { .. } | Error::NoToken => {
+                Problem::new(StatusCode::BAD_REQUEST, None, message)
+            }
             Error::Usage(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, None, message),
             _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, None, message),
         }

@@ -1,5 +1,6 @@
 //! What completions of both kinds are asked for.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::StatusCode;
@@ -8,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::fields::{Fields, wrong};
 use super::problem::Problem;
+use crate::grammar::Grammar;
 use crate::sampler::Sampling;
 use crate::scheduler::{Event, Job};
 
@@ -34,6 +36,8 @@ pub struct Options {
     stops: Vec<String>,
     ignores_ends: bool,
     sampling: Sampling,
+    /// What answers are texts of.
+    pub grammar: Option<Arc<Grammar>>,
 }
 
 /// Answers to a prompt at most.
@@ -98,6 +102,7 @@ impl Options {
             stops,
             ignores_ends: fields.flag("ignore_eos")?.unwrap_or(false),
             sampling,
+            grammar: None,
         })
     }
 
@@ -109,11 +114,13 @@ impl Options {
                 jobs.push(Job {
                     index: jobs.len(),
                     prompt: prompt.clone(),
+                    embeds: false,
                     most: self.most,
                     sampling: Sampling {
                         seed: self.sampling.seed.wrapping_add(answer as u64),
                         ..self.sampling.clone()
                     },
+                    grammar: self.grammar.clone(),
                     stops: self.stops.clone(),
                     ignores_ends: self.ignores_ends,
                     logprobs,
@@ -123,6 +130,37 @@ impl Options {
             }
         }
         jobs
+    }
+}
+
+/// `response_format`: a text, any object of JSON, or JSON of a schema.
+pub fn response_format(fields: &mut Fields) -> Result<Option<Arc<Grammar>>, Problem> {
+    let name = "response_format";
+    let Some(format) = fields.take(name) else {
+        return Ok(None);
+    };
+    let kind = format.get("type").and_then(Value::as_str);
+    let grammar = match kind {
+        Some("text") => return Ok(None),
+        Some("json_object") => Ok(Grammar::object()),
+        Some("json_schema") => {
+            let Some(schema) = format.pointer("/json_schema/schema") else {
+                let message = "'response_format.json_schema.schema' is missing; a schema is wanted";
+                return Err(Problem::field(name, message));
+            };
+            Grammar::of_schema(schema)
+        }
+        _ => {
+            let message = "'response_format.type' is \"text\", \"json_object\" or \"json_schema\"";
+            return Err(Problem::field(name, message));
+        }
+    };
+    match grammar {
+        Ok(grammar) => Ok(Some(Arc::new(grammar))),
+        Err(message) => Err(Problem::field(
+            name,
+            format!("'response_format.json_schema.schema': {message}"),
+        )),
     }
 }
 

@@ -16,7 +16,7 @@ use super::fields::{Fields, wrong};
 use super::problem::{Problem, json_of};
 use super::request::blocking;
 use super::state::State;
-use super::{chat, completions, metrics};
+use super::{chat, completions, embeddings, metrics};
 
 type Shared = axum::extract::State<Arc<State>>;
 
@@ -27,7 +27,7 @@ pub fn router(state: Arc<State>) -> Router {
         .route("/v1/completions", post(texts))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
-        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/embeddings", post(vectors))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
@@ -124,12 +124,9 @@ async fn model(state: Shared, Path(name): Path<String>) -> Result<Response, Prob
     }
 }
 
-async fn embeddings(state: Shared) -> Problem {
-    let message = format!(
-        "'{}' ({}) writes texts and has no embeddings",
-        state.name, state.architecture
-    );
-    Problem::new(StatusCode::BAD_REQUEST, Some("unsupported"), message)
+async fn vectors(state: Shared, request: Request) -> Result<Response, Problem> {
+    let fields = read(&state, request).await?;
+    embeddings::answer(&state, fields).await
 }
 
 async fn tokenize(state: Shared, request: Request) -> Result<Response, Problem> {

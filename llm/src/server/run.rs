@@ -74,6 +74,8 @@ pub fn serve(
         .build()
         .map_err(|error| failed("the system gives no way to wait for connections", error))?;
     let vocabulary = model.engine.decoder().config.vocabulary;
+    let decoder = model.engine.decoder();
+    let embedding = decoder.pooling.map(|_| decoder.result_width());
     let tokenizer = Arc::new(model.tokenizer);
     let address = listener
         .local_addr()
@@ -85,6 +87,7 @@ pub fn serve(
         name: model.name,
         architecture: model.architecture,
         vocabulary,
+        embedding,
         started: now(),
         key: options.key.clone(),
         body: options.body,

@@ -22,6 +22,8 @@ pub struct State {
     pub name: String,
     pub architecture: String,
     pub vocabulary: usize,
+    /// Numbers of an embedding, of a model that makes these and writes no texts.
+    pub embedding: Option<usize>,
     pub started: u64,
     /// What requests must have as their bearer token.
     pub key: Option<String>,
@@ -51,6 +53,20 @@ impl State {
         match fields.text("model")? {
             Some(name) if name != self.name => Err(self.no_model(&name)),
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses what asks a model of embeddings for texts.
+    pub fn check_writes(&self) -> Result<(), Problem> {
+        match self.embedding {
+            None => Ok(()),
+            Some(_) => {
+                let message = format!(
+                    "'{}' ({}) makes embeddings and writes no texts; use /v1/embeddings",
+                    self.name, self.architecture
+                );
+                Err(Problem::new(StatusCode::BAD_REQUEST, Some("unsupported"), message))
+            }
         }
     }
 

@@ -35,7 +35,12 @@ const ENDS: &[&str] = &[
     "<end_of_utterance>",
     "</s>",
     "<eos>",
+    "<|return|>",
+    "<|call|>",
 ];
+/// Ends of a part of a turn, where the turn has an end of its own (gpt-oss).
+const PART: &str = "<|end|>";
+const TURN: &str = "<|return|>";
 
 /// A vocabulary's own model, which splits text without special tokens.
 enum Model {
@@ -52,6 +57,8 @@ pub struct Tokenizer {
     texts: Vec<String>,
     /// The token that begins a text, if that is to be added.
     begin: Option<u32>,
+    /// The token that ends a text for an embedding, if that is to be added.
+    end: Option<u32>,
     begin_text: String,
     end_text: String,
     ends: Vec<u32>,
@@ -170,8 +177,10 @@ impl Tokenizer {
             .into_iter()
             .flatten()
             .collect();
+        let has_turns = texts.iter().any(|text| text == TURN);
         for (id, text) in texts.iter().enumerate() {
-            if types[id] == CONTROL && ENDS.contains(&text.as_str()) {
+            let is_part = text == PART && has_turns;
+            if types[id] == CONTROL && ENDS.contains(&text.as_str()) && !is_part {
                 ends.push(id as u32);
             }
         }
@@ -183,6 +192,7 @@ impl Tokenizer {
             specials,
             bytes,
             begin: bos.filter(|_| flag("add_bos_token", adds_begin)),
+            end: eos.filter(|_| flag("add_eos_token", false)),
             begin_text: text_of(bos),
             end_text: text_of(eos),
             ends,
@@ -221,6 +231,16 @@ impl Tokenizer {
                 },
             }
         }
+        Ok(tokens)
+    }
+
+    /// As [`Tokenizer::encode`], of a whole text: with the tokens that begin and end it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_whole(&self, text: &str, trusted: bool) -> Result<Vec<u32>> {
+        let mut tokens = self.encode(text, true, trusted)?;
+        tokens.extend(self.end.filter(|end| tokens.last() != Some(end)));
         Ok(tokens)
     }
 

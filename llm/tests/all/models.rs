@@ -96,7 +96,8 @@ checks!(
     starcoder2,
     mixtral,
     qwen2moe,
-    qwen3moe
+    qwen3moe,
+    gptoss
 );
 
 /// Every recorded model has a test, and every architecture a model.
@@ -104,7 +105,7 @@ checks!(
 fn nothing_is_left_out() {
     let all = cases();
     let names: Vec<&String> = all["models"].as_object().expect("models").keys().collect();
-    assert_eq!(names.len(), 18);
+    assert_eq!(names.len(), 19);
     for (architecture, _) in graphc_llm::model::ARCHITECTURES {
         assert!(
             names
@@ -157,4 +158,50 @@ fn a_full_cache_is_an_error_that_loses_nothing() {
     close(&engine.extend(&tokens[13..]).expect("fits"), &logits, 1e-5, "again");
     let error = engine.go_to(&[100_000]).expect_err("no such token").to_string();
     assert!(error.contains("token 100000"), "{error}");
+}
+
+#[test]
+fn embeddings_are_the_last_row_or_the_mean_of_all() {
+    for name in ["lastrow", "meanrow"] {
+        let case = &cases()["embeddings"][name];
+        let tokens = ids(&case["tokens"]);
+        let mut engine = engine(name, 4, OptLevel::O2);
+        let wanted = floats(&case["embedding"]);
+        close(&engine.embed(&tokens).expect("runs"), &wanted, 2e-3, name);
+        // What the cache has from before changes nothing.
+        engine.embed(&tokens[3..]).expect("runs");
+        close(&engine.embed(&tokens).expect("runs"), &wanted, 2e-3, name);
+    }
+    let error = engine("qwen3", 4, OptLevel::O2)
+        .embed(&[3])
+        .expect_err("it writes texts");
+    assert!(error.to_string().contains("has no embeddings"), "{error}");
+}
+
+/// Causal attention shows the first row no other token: it is the last row of a text of one token.
+#[test]
+fn embeddings_of_the_first_row_are_those_of_the_first_token() {
+    let tokens = ids(&cases()["embeddings"]["lastrow"]["tokens"]);
+    let pooled = |pooling: u32| {
+        let mut file = open("lastrow");
+        let key = "qwen3.pooling_type".to_owned();
+        file.metadata.insert(key, graphc_gguf::Value::U32(pooling));
+        let options = EngineOptions {
+            batch: 4,
+            threads: 1,
+            ..EngineOptions::default()
+        };
+        Engine::load(&file, &options)
+    };
+    let mut first = pooled(2).expect("it loads");
+    let mut last = pooled(3).expect("it loads");
+    let wanted = last.embed(&tokens[..1]).expect("runs");
+    close(&first.embed(&tokens).expect("runs"), &wanted, 1e-5, "first");
+    for engine in [&mut first, &mut last, &mut pooled(1).expect("it loads")] {
+        let error = engine.embed(&[]).expect_err("no token").to_string();
+        assert!(error.contains("without tokens"), "{error}");
+    }
+    let error = pooled(4).err().expect("refused").to_string();
+    assert!(error.contains("qwen3.pooling_type is 4"), "{error}");
+    assert!(pooled(0).expect("it loads").embed(&tokens).is_err(), "it writes texts");
 }

@@ -447,3 +447,113 @@ fn a_full_queue_refuses() {
         200
     );
 }
+
+#[test]
+fn answers_are_json_of_a_schema() {
+    let server = Server::start("llama", &[]);
+    let chat = "/v1/chat/completions";
+    let ask = |format: Value, seed: u64| {
+        let messages = json!([{"role": "user", "content": "Hello"}]);
+        let body =
+            json!({"messages": messages, "max_tokens": 60, "temperature": 1, "seed": seed, "response_format": format});
+        server.post(chat, &body)
+    };
+    let schema = json!({"type": "object", "required": ["kind", "count"], "additionalProperties": false, "properties": {
+        "kind": {"enum": ["cat", "dog"]}, "count": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2},
+    }});
+    for seed in 0..4 {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}});
+        let (status, whole) = ask(format, seed);
+        assert_eq!(status, 200, "{whole}");
+        let choice = &whole["choices"][0];
+        // A model that knows nothing likes white space: what is there is the beginning of a text of the schema.
+        let text = choice["message"]["content"].as_str().expect("a text");
+        if choice["finish_reason"] == "stop" {
+            let value: Value = serde_json::from_str(text).expect("JSON");
+            assert!(value["kind"] == "cat" || value["kind"] == "dog", "{value}");
+            assert_eq!(value["count"].as_array().map(Vec::len), Some(2), "{value}");
+        } else {
+            assert!(text.trim_start().starts_with('{'), "{text}");
+        }
+    }
+    let (status, whole) = ask(json!({"type": "json_object"}), 1);
+    assert_eq!(status, 200, "{whole}");
+    let text = whole["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert!(text.trim_start().starts_with('{'), "{text}");
+    for (format, part) in [
+        (json!({"type": "xml"}), "'response_format.type' is"),
+        (json!({"type": "json_schema"}), "json_schema.schema' is missing"),
+        (
+            json!({"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "x"}}}),
+            "keyword \"pattern\"",
+        ),
+    ] {
+        let (status, answer) = ask(format, 0);
+        assert_eq!(status, 400, "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().expect("a message").contains(part),
+            "{answer}"
+        );
+        assert_eq!(answer["error"]["param"], "response_format");
+    }
+}
+
+#[test]
+fn embeddings_are_served_as_openai_has_them() {
+    let server = Server::start("lastrow", &[]);
+    let (status, both) = server.post(
+        "/v1/embeddings",
+        &json!({"input": ["Hello", "The model"], "user": "me"}),
+    );
+    assert_eq!(status, 200, "{both}");
+    assert_eq!(both["object"], "list");
+    let vector = |answer: &Value, at: usize| -> Vec<f64> {
+        let numbers = answer["data"][at]["embedding"].as_array().expect("numbers");
+        numbers.iter().map(|x| x.as_f64().expect("a number")).collect()
+    };
+    let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let hello = vector(&both, 0);
+    assert!(
+        (length(&hello) - 1.0).abs() < 1e-5 && hello != vector(&both, 1),
+        "{both}"
+    );
+    assert_eq!(both["usage"]["prompt_tokens"], both["usage"]["total_tokens"]);
+    let (_, alone) = server.post("/v1/embeddings", &json!({"input": "Hello"}));
+    assert_eq!(vector(&alone, 0), hello);
+    let (_, short) = server.post("/v1/embeddings", &json!({"input": "Hello", "dimensions": 8}));
+    assert_eq!(vector(&short, 0).len(), 8);
+    assert!((length(&vector(&short, 0)) - 1.0).abs() < 1e-5);
+    let (_, coded) = server.post(
+        "/v1/embeddings",
+        &json!({"input": "Hello", "encoding_format": "base64"}),
+    );
+    let text = coded["data"][0]["embedding"].as_str().expect("a text");
+    assert_eq!(text.len(), (hello.len() * 4).div_ceil(3) * 4);
+    for (path, body, part) in [
+        ("/v1/embeddings", json!({}), "'input' is missing"),
+        ("/v1/embeddings", json!({"input": 3}), "'input' is 3"),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "dimensions": 1000}),
+            "'dimensions' is 1000",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "encoding_format": "f16"}),
+            "'encoding_format' is",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "temperature": 1}),
+            "no field 'temperature'",
+        ),
+        ("/v1/completions", json!({"prompt": "x"}), "writes no texts"),
+    ] {
+        let (status, answer) = server.post(path, &body);
+        assert_eq!(status, 400, "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().expect("a message").contains(part),
+            "{answer}"
+        );
+    }
+}

@@ -5,7 +5,7 @@
 
 use ir::op::{Composite, Elementwise, Gather, View};
 use ir::schedule::RegionKind;
-use ir::{Entity, NodeId, Op, Value};
+use ir::{DType, Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
 use super::classify::{OperandNeed, Role, is_costly, is_free, is_mask, is_unpacking};
@@ -105,14 +105,14 @@ impl Fuser<'_> {
             return Err(Barrier::Collective);
         }
         let unpacks = is_unpacking(op) && self.feeds_products(id);
-        let looked_up = !mine.is_empty() && self.is_paged(id);
+        let looked_up = !mine.is_empty() && (self.is_paged(id) || self.is_chosen(id));
         let asks = !mine.is_empty() && self.makes_few_queries(id);
         if asks && !self.options.fuse {
             return Err(Barrier::Disabled);
         }
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
         if !mine.is_empty() && !asks {
-            let converts = self.target.operand_prologue && self.widens(id);
+            let converts = self.widens(id) && (self.target.operand_prologue || self.is_of_halves(id));
             if !is_free(op) && !converts && !unpacks && !looked_up {
                 return Err(Barrier::OperandReuse);
             }
@@ -192,6 +192,15 @@ impl Fuser<'_> {
         }
     }
 
+    /// Says whether the map makes `f32` of 16 bits for products that have it on their right: those read either.
+    fn is_of_halves(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let of = |value: Value| self.graph.ty(value).dtype;
+        of(Value::from(id)) == DType::F32
+            && matches!(of(node.operands[0]), DType::F16 | DType::BF16)
+            && self.feeds_products(id)
+    }
+
     /// Says whether all readers are products that have the value on their right, views in between or not, or attentions
     /// that have these as their values.
     fn feeds_products(&self, id: NodeId) -> bool {
@@ -243,6 +252,29 @@ impl Fuser<'_> {
         };
         let data = self.graph.ty(self.graph.node(id).operands[0]).rank();
         self.target.is_gpu() && axis + 1 < data && self.feeds_keys(id)
+    }
+
+    /// Says whether the map chooses among stacked constants that products alone have on their right: kernels then read
+    /// no other.
+    fn is_chosen(&self, id: NodeId) -> bool {
+        let Op::Gather(Gather::Take { axis: 0 }) = self.op(id) else {
+            return false;
+        };
+        let stack = self.graph.node(id).operands[0];
+        let is_stack = matches!(self.op(stack.node), Op::Constant(_)) && self.graph.ty(stack).rank() == 3;
+        is_stack && !self.target.is_gpu() && self.feeds_right_operands(id)
+    }
+
+    /// Says whether all readers are products that have the value on their right, conversions and unpackings in between
+    /// or not.
+    fn feeds_right_operands(&self, id: NodeId) -> bool {
+        self.users[id].iter().all(|(user, position)| match self.op(*user) {
+            Op::Contract(_) => *position == 1,
+            op => {
+                let stored = matches!(op, Op::Elementwise(Elementwise::Cast(_))) || is_unpacking(op) || is_free(op);
+                stored && self.home[user.index()] == Home::Readers && self.feeds_right_operands(*user)
+            }
+        })
     }
 
     /// Says whether the node is one of the views that lead from an attention to pages of a cache alone.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use ir::host::product::{Gemm as Form, Matrix, Right};
+use ir::host::product::{Chosen, Gemm as Form, Matrix, Right};
 
 use super::env::RunMemory;
 use super::exec::Prepare;
 use super::kernels;
-use super::kernels::gemm::{Batch, Builtin, Gemm, MatMut, MatRef, PackedB, QuantisedB, Residual, Rhs, gemm};
+use super::kernels::gemm::{
+    Batch, Builtin, Gemm, MatMut, MatRef, PackedB, QuantisedB, Residual, Rhs, gemm, gemm_chosen,
+};
 use super::tile::{TileRun, tile_scratch};
 use crate::error::RuntimeError;
 
@@ -57,7 +59,10 @@ impl GemmExec {
         let right = match &form.right {
             Right::Plain => Packed::Not,
             Right::Packed(table) => Packed::Floats(cx.pack(&form.b, table, [form.k, form.n])?),
-            Right::Quantised(matrix) => Packed::Quantised(cx.pack_quantised(form.b.param, matrix, [form.k, form.n])?),
+            Right::Quantised(matrix) => {
+                let columns = form.n * form.chosen.as_ref().map_or(1, |chosen| chosen.count);
+                Packed::Quantised(cx.pack_quantised(form.b.param, matrix, [form.k, columns])?)
+            }
         };
         Ok(GemmExec { form, right })
     }
@@ -100,7 +105,13 @@ impl GemmExec {
             b: match &self.right {
                 Packed::Quantised(quantised) => Rhs::Quantised(quantised),
                 Packed::Floats(packed) => Rhs::Packed(packed),
-                Packed::Not => Rhs::Strided(read(&self.form.b, params)),
+                Packed::Not => Rhs::Strided(match &self.form.chosen {
+                    Some(chosen) => MatRef {
+                        batch: Batch::Stride(chosen.step as isize),
+                        ..read(&self.form.b, params)
+                    },
+                    None => read(&self.form.b, params),
+                }),
             },
             c,
             builtin: Builtin {
@@ -111,7 +122,19 @@ impl GemmExec {
             },
             epilogue: run.as_ref().map(|r| r as &dyn kernels::gemm::Epilogue),
         };
-        // SAFETY: operands were proven to be inside their buffers; the plan keeps the result apart from the operands.
-        unsafe { gemm(workspace, &product) }
+        // SAFETY: operands were proven to be inside their buffers, whichever matrix is chosen; the plan keeps the
+        // result apart from the operands. Numbers were written before, one for each entry.
+        unsafe {
+            match &self.form.chosen {
+                Some(Chosen { param, at, count, .. }) => {
+                    let numbers = params[*param].cast::<i64>();
+                    let last = count.saturating_sub(1);
+                    let number = |at: &usize| usize::try_from(*numbers.add(*at)).unwrap_or(0).min(last);
+                    let matrices: Vec<usize> = at.iter().map(number).collect();
+                    gemm_chosen(workspace, &product, &matrices);
+                }
+                None => gemm(workspace, &product),
+            }
+        }
     }
 }

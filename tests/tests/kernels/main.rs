@@ -17,6 +17,7 @@ mod random_kernels;
 mod attention_ops;
 mod attention_ranges;
 mod chains;
+mod chosen_products;
 mod cuda_kernels;
 mod cuda_overlap;
 mod direct;

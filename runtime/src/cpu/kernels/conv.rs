@@ -378,6 +378,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
             let at = n as isize * out_strides.n + g as isize * out_group;
             Place {
                 b: b.get().add(g * one_b),
+                panel0: 0,
                 c: output.get().offset(at * out_size),
                 bias: if bias.get().is_null() {
                     bias.get()
@@ -395,7 +396,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         unsafe { taps_at.fill(entry / groups, row0, count, entry % groups * cg, table) }
     };
     let problem = Problem {
-        quantised: None,
+        stored: None,
         isa,
         batch: s.n * groups,
         m: pixels,

@@ -197,13 +197,14 @@ pub(crate) fn half_to_f32(elem: Elem, bits: u16) -> f32 {
     }
 }
 
-trait Half {
+/// A 16-bit float.
+pub(crate) trait Half {
     unsafe fn load<S: Simd>(p: *const u16) -> S::V;
     unsafe fn store<S: Simd>(p: *mut u16, v: S::V);
 }
 
-struct F16;
-struct Bf16;
+pub(crate) struct F16;
+pub(crate) struct Bf16;
 
 impl Half for F16 {
     #[inline(always)]

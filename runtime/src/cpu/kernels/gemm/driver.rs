@@ -3,7 +3,8 @@
 //! A task is a range of rows and a range of panels. Inside it panels are outermost, so each panel of B is read from
 //! memory once and stays in L1/L2 while the task's rows, kept below [`A_BYTES`], come from L2.
 
-use super::quantised::{EXPANDED_ROWS, FEW_ROWS};
+use super::halves::Halves;
+use super::quantised::{EXPANDED_ROWS, FEW_ROWS, Sums};
 use super::{Activation, Elem, Epilogue, LINE, QuantisedB, Tile, TileArgs, TileAt, micro, panel_width};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
@@ -14,7 +15,7 @@ const A_BYTES: usize = 1 << 20;
 /// A block of k of those rows, when there are several panels to use it on.
 const K_BLOCK_BYTES: usize = 1 << 20;
 /// Packed B of this size is read from the second-level cache again and again.
-const B_BYTES: usize = 1 << 19;
+pub(super) const B_BYTES: usize = 1 << 19;
 /// Row pointers of one task.
 const TABLE_BYTES: usize = 96 << 10;
 /// Multiply-adds that are worth a task of their own (about 3 µs).
@@ -65,6 +66,8 @@ impl Dest {
 /// The operands of one batch entry.
 pub(crate) struct Place {
     pub b: *const f32,
+    /// Panels of quantised matrices before the entry's own.
+    pub panel0: usize,
     pub c: *mut u8,
     pub bias: *const f32,
     pub residual: *const f32,
@@ -88,8 +91,8 @@ pub(crate) struct Problem<'a> {
     /// `fill(entry, row0, rows, table)` writes `segs` times `rows` pointers.
     pub fill: &'a (dyn Fn(usize, usize, usize, *mut *const f32) + Sync),
     pub place: &'a (dyn Fn(usize) -> Place + Sync),
-    /// Quantised panels of B in place of `Place::b`, and where a thread's scratch has room for floats of them.
-    pub quantised: Option<(&'a QuantisedB, usize)>,
+    /// B in fewer bits than floats, and where a thread's scratch has room for floats of a panel.
+    pub stored: Option<(StoredB<'a>, usize)>,
     pub dest: Dest,
     pub scale: f32,
     pub activation: Activation,
@@ -97,6 +100,45 @@ pub(crate) struct Problem<'a> {
     /// The residual is where C is: C must hold it until the last product of a tile has been added up.
     pub in_place: bool,
     pub epilogue: Option<&'a dyn Epilogue>,
+}
+
+/// A right operand in fewer bits than floats.
+#[derive(Clone, Copy)]
+pub(crate) enum StoredB<'a> {
+    /// One for all entries, or several side by side, of which an entry's begins at `Place::panel0`.
+    Quantised(&'a QuantisedB),
+    /// Each entry's begins at `Place::b`.
+    Halves(Halves),
+}
+
+impl StoredB<'_> {
+    /// Makes floats of the rows `k0..k0 + rows` of a panel.
+    ///
+    /// # Safety
+    /// `at` is the entry's; `dst` is valid for as many floats; the rows and the panel are some of the matrix.
+    unsafe fn expand(&self, at: &Place, dst: *mut f32, panel: usize, [k0, rows]: [usize; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                StoredB::Quantised(q) => q.expand(dst, at.panel0 + panel, k0, rows),
+                StoredB::Halves(h) => h.expand(at.b.cast(), dst, panel, [k0, rows]),
+            }
+        }
+    }
+
+    /// Writes the products of a few rows by a panel.
+    ///
+    /// # Safety
+    /// `at` is the entry's; `to` has its rows and places; the panel is one of the matrix.
+    unsafe fn multiply(&self, at: &Place, panel: usize, to: Sums) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                StoredB::Quantised(q) => q.multiply(at.panel0 + panel, to),
+                StoredB::Halves(h) => h.multiply(at.b.cast(), panel, to),
+            }
+        }
+    }
 }
 
 impl Problem<'_> {
@@ -175,10 +217,15 @@ pub(crate) fn scratch_bytes(
     let tiles = m.div_ceil(micro::tile_fns(isa).len());
     // A chunk's rows differ by at most one tile from the mean.
     let rows = (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len();
+    scratch_of_rows(isa, rows, segs)
+}
+
+/// As [`scratch_bytes`], of up to so many rows however they are split.
+pub(crate) fn scratch_of_rows(isa: Isa, rows: usize, segs: usize) -> usize {
     group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
 
-/// Rows of a quantised panel that are floats at once: all, where unfinished sums may not lie in C.
+/// Rows of a stored panel that are floats at once: all, where unfinished sums may not lie in C.
 pub(crate) fn expanded_rows(k: usize, dest: &Dest, in_place: bool) -> usize {
     match dest.direct() {
         Some(_) if !in_place => k.min(EXPANDED_ROWS),
@@ -232,8 +279,8 @@ impl Task {
             // SAFETY: as above.
             (p.fill)(entry, r0, r1 - r0, unsafe { table.add((r0 - first) * p.segs) });
         }
-        // A few rows by quantised panels are summed up outside the tile, which only finishes them.
-        let few = p.quantised.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
+        // A few rows by stored panels are summed up outside the tile, which only finishes them.
+        let few = p.stored.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
         let direct = match few {
             Some(_) => p.sums_in_place(),
             None => p.dest.direct(),
@@ -245,8 +292,8 @@ impl Task {
         } else {
             1
         };
-        // Quantised panels become floats block by block.
-        let blocks = match p.quantised {
+        // Stored panels become floats block by block.
+        let blocks = match p.stored {
             Some(_) if few.is_some() => 1,
             Some(_) if p.segs == 1 => blocks
                 .max(k.div_ceil(expanded_rows(k, &p.dest, p.in_place).max(1)))
@@ -267,11 +314,11 @@ impl Task {
                 let cols = width.min(p.n - col);
                 // SAFETY: offsets inside the operands of this entry.
                 let (b, b_stride, bias, residual) = unsafe {
-                    let (b, stride) = match (p.b_stride, p.quantised) {
-                        (_, Some((quantised, at))) => {
+                    let (b, stride) = match (p.b_stride, p.stored) {
+                        (_, Some((stored, at))) => {
                             let floats = self.scratch.add(at).cast::<f32>();
                             if few.is_none() {
-                                quantised.expand(floats, panel, k0, seg_len);
+                                stored.expand(place, floats, panel, [k0, seg_len]);
                             }
                             (floats.cast_const(), width)
                         }
@@ -292,7 +339,7 @@ impl Task {
                 };
                 // The next panel, where B does not stay in the second-level cache: the first tiles ask for a part each.
                 let next = match p.b_stride {
-                    None if p.quantised.is_none() && panel + 1 < self.panels.end && p.n * k * 4 > B_BYTES => {
+                    None if p.stored.is_none() && panel + 1 < self.panels.end && p.n * k * 4 > B_BYTES => {
                         let (col, width) = ((panel + 1) * 2 * lanes, panel_width(p.isa, p.n, panel + 1));
                         Some((
                             place.b.wrapping_add(col * k + k0 * width),
@@ -322,10 +369,19 @@ impl Task {
                             };
                             let (ahead, ahead_step) = ahead(tile);
                             let rows = table.add((r0 - first) * p.segs);
-                            if let Some((quantised, _)) = few {
+                            if let Some((stored, _)) = few {
                                 // The tile is left to apply what follows to the sums.
-                                let rows = std::slice::from_raw_parts(rows, r1 - r0);
-                                quantised.multiply(rows, panel, c, ldc, cols);
+                                let count = r1 - r0;
+                                let mut few = [std::ptr::null(); FEW_ROWS];
+                                few[..count].copy_from_slice(std::slice::from_raw_parts(rows, count));
+                                let to = Sums {
+                                    rows: few,
+                                    count,
+                                    c,
+                                    ldc,
+                                    cols,
+                                };
+                                stored.multiply(place, panel, to);
                             }
                             let args = TileArgs {
                                 rows,

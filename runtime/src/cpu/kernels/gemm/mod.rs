@@ -2,9 +2,12 @@
 //!
 //! A is read in place where its rows are contiguous f32, else copied once; B is packed into panels, once for constants
 //! ([`PackedB`]), else into scratch. Accumulation is f32 in one chain per element along k (few-row tiles: four chains).
-//! Storage may be f16 or bf16: converted while packing and while storing.
+//! Storage may be f16 or bf16: converted while packing and while storing. B of these whose columns are contiguous is
+//! read in place ([`halves`]).
 
+mod chosen;
 mod driver;
+mod halves;
 mod micro;
 mod pack;
 mod quantised;
@@ -17,6 +20,9 @@ pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
 pub use quantised::{Float8, Integers, QuantisedB};
+
+use driver::StoredB;
+use halves::Halves;
 
 use super::workspace::{SyncPtr, Workspace};
 pub use ir::host::product::{Activation, Elem};
@@ -51,6 +57,11 @@ pub struct MatRef<'a> {
 }
 
 impl<'a> MatRef<'a> {
+    /// Says whether a right operand is read where it is, as 16-bit floats.
+    fn is_halves_in_place(&self) -> bool {
+        self.elem != Elem::F32 && self.row_stride == 1
+    }
+
     /// A dense row-major f32 matrix of `cols` columns, broadcast over the batch.
     pub fn dense(data: &'a [f32], cols: usize) -> MatRef<'a> {
         MatRef {
@@ -89,7 +100,7 @@ pub enum Rhs<'a> {
     Packed(&'a PackedB),
     /// Integers with their scales, packed beforehand; serves every batch entry.
     Quantised(&'a QuantisedB),
-    /// Packed at every call, into scratch.
+    /// Packed at every call, into scratch; 16-bit floats whose columns are contiguous are read in place.
     Strided(MatRef<'a>),
 }
 
@@ -261,6 +272,27 @@ pub(crate) const LINE: usize = 16;
 /// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`,
 /// or when a bias is shorter than N.
 pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
+    // SAFETY: the caller's contract.
+    unsafe { multiply(ws, g, None) }
+}
+
+/// Multiplies products of one row each, whose right operand is the one of several that `matrices` says: of a
+/// [`PackedB`] the matrix of that number, of a [`QuantisedB`] as many columns from `matrix · n` on, else the one where
+/// the batch has that entry. The epilogue is a scale and a bias.
+///
+/// # Safety
+/// As for [`gemm`].
+///
+/// # Panics
+/// As for [`gemm`], and where products have more rows, columns of a [`QuantisedB`] do not begin with a panel, or a
+/// strided operand would be packed.
+pub unsafe fn gemm_chosen(ws: &mut Workspace, g: &Gemm<'_>, matrices: &[usize]) {
+    assert!(g.m == 1 && g.batch == matrices.len(), "one row and one matrix an entry");
+    // SAFETY: the caller's contract.
+    unsafe { multiply(ws, g, Some(matrices)) }
+}
+
+unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>) {
     let (m, n, k) = (g.m, g.n, g.k);
     if m == 0 || n == 0 || g.batch == 0 {
         return;
@@ -290,8 +322,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             (packed.batches(), 0, false)
         }
         Rhs::Quantised(quantised) => {
+            let beside = matrices.is_some() && n % panel == 0 && quantised.n() % n == 0;
             assert!(
-                quantised.k() == k && quantised.n() == n && quantised.isa() == isa,
+                quantised.k() == k && (quantised.n() == n || beside) && quantised.isa() == isa,
                 "the quantised operand is {}x{} for {:?}, the product needs {k}x{n} for {isa:?}",
                 quantised.k(),
                 quantised.n(),
@@ -307,11 +340,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             };
             // Packing costs as much as a few rows: skip it for those when the rows of B are already vectors.
             let direct = m <= 8 && b.elem == Elem::F32 && b.col_stride == 1 && b.row_stride >= 0 && n % panel == 0;
-            (
-                entries,
-                if direct { 0 } else { entries * packed_len(isa, k, n) },
-                direct,
-            )
+            let read = direct || b.is_halves_in_place();
+            assert!(matrices.is_none() || read, "chosen matrices are read where they are");
+            (entries, if read { 0 } else { entries * packed_len(isa, k, n) }, direct)
         }
     };
     let b_base = a_floats.next_multiple_of(16);
@@ -321,18 +352,34 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         col_stride: g.c.col_stride,
     };
     let in_place = g.builtin.reads(g.c.ptr);
-    let mut per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
-    let quantised = match g.b {
-        Rhs::Quantised(b) => {
-            // Behind the group of tiles and the table of rows.
-            let at = per_thread.next_multiple_of(64);
-            let rows = driver::expanded_rows(k, &dest, in_place);
-            per_thread = at + rows * panel * 4;
-            Some((b, at))
-        }
-        Rhs::Packed(_) | Rhs::Strided(_) => None,
+    let mut per_thread = match matrices {
+        Some(matrices) => driver::scratch_of_rows(isa, matrices.len(), 1),
+        None => driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch),
     };
-    if !ws.reserve(per_thread, (b_base + b_floats) * 4) {
+    let halves = |elem, columns| {
+        StoredB::Halves(Halves {
+            isa,
+            elem,
+            k,
+            n,
+            columns,
+        })
+    };
+    let stored = match g.b {
+        Rhs::Quantised(b) => Some(StoredB::Quantised(b)),
+        Rhs::Packed(b) => (b.elem() != Elem::F32).then(|| halves(b.elem(), None)),
+        Rhs::Strided(b) => b.is_halves_in_place().then(|| halves(b.elem, Some(b.col_stride))),
+    };
+    let stored = stored.map(|b| {
+        // Behind the group of tiles and the table of rows.
+        let at = per_thread.next_multiple_of(64);
+        let rows = driver::expanded_rows(k, &dest, in_place);
+        per_thread = at + rows * panel * 4;
+        (b, at)
+    });
+    let sums = b_base + b_floats.next_multiple_of(16);
+    let floats = sums + matrices.map_or(0, |matrices| matrices.len() * n);
+    if !ws.reserve(per_thread, floats * 4) {
         return;
     }
     let shared = SyncPtr(ws.shared().cast::<f32>());
@@ -354,7 +401,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             }
         });
     }
-    if let (Rhs::Strided(b), false) = (&g.b, direct_b) {
+    if let (Rhs::Strided(b), false) = (&g.b, direct_b || stored.is_some()) {
         let b = *b;
         let b_ptr = SyncPtr(b.ptr.cast_mut());
         let panels = n.div_ceil(panel);
@@ -372,29 +419,32 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let c_size = g.c.elem.size() as isize;
     let c_ptr = SyncPtr(g.c.ptr);
     let c_batch = g.c.batch;
-    let b_operand = match &g.b {
-        Rhs::Packed(packed) => SyncPtr(packed.as_ptr().cast_mut()),
-        Rhs::Quantised(_) => SyncPtr(std::ptr::null_mut()),
-        Rhs::Strided(b) if direct_b => SyncPtr(b.ptr.cast_mut().cast::<f32>()),
+    // Where B is, the bytes of its elements, and where each entry begins that is not packed.
+    let (b_operand, b_size, b_in_place) = match &g.b {
+        Rhs::Packed(packed) => (
+            SyncPtr(packed.as_ptr().cast_mut().cast::<u8>()),
+            packed.elem().size(),
+            None,
+        ),
+        Rhs::Quantised(_) => (SyncPtr(std::ptr::null_mut()), 0, None),
+        Rhs::Strided(b) if direct_b || stored.is_some() => (SyncPtr(b.ptr.cast_mut()), b.elem.size(), Some(b.batch)),
         // SAFETY: reserved above.
-        Rhs::Strided(_) => SyncPtr(unsafe { shared.get().add(b_base) }),
+        Rhs::Strided(_) => (SyncPtr(unsafe { shared.get().add(b_base) }.cast()), 4, None),
     };
-    let b_direct_batch = match &g.b {
-        Rhs::Strided(b) if direct_b => Some(b.batch),
-        _ => None,
-    };
-    let one_b = packed_len(isa, k, n);
+    let one_b = packed_len(isa, k, n) * b_size;
     let residual = g.builtin.residual.map(|r| (SyncPtr(r.ptr.cast_mut()), r.batch));
     let bias = SyncPtr(g.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
     let place = |entry: usize| {
+        let matrix = matrices.map_or(entry, |matrices| matrices[entry]);
         // SAFETY: entry is a batch entry: all offsets are inside the operands by the caller's contract.
         unsafe {
             Place {
-                b: match b_direct_batch {
-                    Some(batch) => b_operand.get().offset(batch.at(entry)),
-                    None if quantised.is_some() => std::ptr::null(),
-                    None => b_operand.get().add(entry % b_entries * one_b),
-                },
+                b: match b_in_place {
+                    Some(batch) => b_operand.get().offset(batch.at(matrix) * b_size as isize),
+                    None => b_operand.get().wrapping_add(matrix % b_entries * one_b),
+                }
+                .cast::<f32>(),
+                panel0: if matrices.is_some() { matrix * n / panel } else { 0 },
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
                 bias: bias.get(),
                 residual: residual.map_or(std::ptr::null(), |(p, batch)| {
@@ -436,7 +486,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         },
         fill: &fill,
         place: &place,
-        quantised,
+        stored,
         dest,
         scale: g.builtin.scale,
         activation: g.builtin.activation,
@@ -445,7 +495,12 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         epilogue: g.epilogue,
     };
     // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.
-    unsafe { run(ws, &problem) }
+    unsafe {
+        match matrices {
+            Some(matrices) => chosen::run_chosen(ws, &problem, matrices, SyncPtr(shared.get().add(sums)), &g.c),
+            None => run(ws, &problem),
+        }
+    }
 }
 
 /// Scratch that [`gemm`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for plans

@@ -1,5 +1,7 @@
-//! B in panels: `[panel][k][width]`, width two vectors (the last one may be one vector), zero-padded columns.
+//! B in panels: `[panel][k][width]`, width two vectors (the last one may be one vector), zero-padded columns. Large
+//! matrices of 16-bit floats keep their bits.
 
+use super::driver::B_BYTES;
 use super::{Elem, MatRef};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
@@ -17,6 +19,7 @@ pub struct PackedB {
     k: usize,
     n: usize,
     batches: usize,
+    elem: Elem,
     data: AlignedBuf,
 }
 
@@ -36,10 +39,10 @@ impl PackedB {
     /// Every element that the shape and strides of `src` reach must be readable.
     pub unsafe fn new(isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> Result<PackedB, NoRoom> {
         // SAFETY: the caller's contract.
-        unsafe { PackedB::on(None, isa, batches, k, n, src) }
+        unsafe { PackedB::as_elem(None, isa, [batches, k, n], Elem::F32, src) }
     }
 
-    /// [`PackedB::new`] on the threads of a pool.
+    /// [`PackedB::new`] on the threads of a pool. What is read from memory each time stays in 16 bits, if it has these.
     ///
     /// # Errors
     /// As for [`PackedB::new`].
@@ -54,17 +57,38 @@ impl PackedB {
         n: usize,
         src: &MatRef<'_>,
     ) -> Result<PackedB, NoRoom> {
+        let elem = if packed_len(isa, k, n) * 4 > B_BYTES {
+            src.elem
+        } else {
+            Elem::F32
+        };
+        // SAFETY: the caller's contract.
+        unsafe { PackedB::as_elem(pool, isa, [batches, k, n], elem, src) }
+    }
+
+    /// Packs as `f32`, or as the type that the elements have.
+    unsafe fn as_elem(
+        pool: Option<&Pool>,
+        isa: Isa,
+        [batches, k, n]: [usize; 3],
+        elem: Elem,
+        src: &MatRef<'_>,
+    ) -> Result<PackedB, NoRoom> {
         let one = packed_len(isa, k, n);
-        let data = AlignedBuf::floats(batches * one)?;
+        let size = elem.size();
+        let data = AlignedBuf::asked((batches * one).saturating_mul(size))?;
         let panels = n.div_ceil(2 * isa.lanes());
-        let to = SyncPtr(data.as_ptr().cast::<f32>());
+        let to = SyncPtr(data.as_ptr());
         let pack = |part: usize| {
             let (entry, panel) = (part / panels, part % panels);
             // SAFETY: inside `src` by the caller's contract; each part has its own panel of `data`.
             unsafe {
                 let from = src.ptr.offset(src.batch.at(entry) * src.elem.size() as isize);
-                let panel_at = to.get().add(entry * one + panel_offset(isa, k, panel));
-                pack_panel(isa, panel_at, from, src, k, n, panel);
+                let panel_at = to.get().add((entry * one + panel_offset(isa, k, panel)) * size);
+                match elem {
+                    Elem::F32 => pack_panel(isa, panel_at.cast(), from, src, k, n, panel),
+                    _ => pack_halves(isa, panel_at.cast(), from.cast(), src, [k, n], panel),
+                }
             }
         };
         match pool {
@@ -78,6 +102,7 @@ impl PackedB {
             k,
             n,
             batches,
+            elem,
             data,
         })
     }
@@ -110,6 +135,10 @@ impl PackedB {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.data.len()
+    }
+    /// The type that its elements are stored in.
+    pub(crate) fn elem(&self) -> Elem {
+        self.elem
     }
     pub(crate) fn as_ptr(&self) -> *const f32 {
         self.data.as_ptr().cast()
@@ -169,6 +198,26 @@ pub(crate) unsafe fn pack_panel(isa: Isa, dst: *mut f32, src: *const u8, b: &Mat
             );
             for j in cols..width {
                 to.add(j).write(0.0);
+            }
+        }
+    }
+}
+
+/// As [`pack_panel`], of 16-bit floats that stay as they are.
+///
+/// # Safety
+/// As for [`pack_panel`].
+unsafe fn pack_halves(isa: Isa, dst: *mut u16, src: *const u16, b: &MatRef<'_>, [k, n]: [usize; 2], p: usize) {
+    let width = panel_width(isa, n, p);
+    let col0 = p * 2 * isa.lanes();
+    let cols = width.min(n - col0);
+    for row in 0..k {
+        for j in 0..width {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let at = row as isize * b.row_stride + (col0 + j) as isize * b.col_stride;
+                let x = if j < cols { src.offset(at).read() } else { 0 };
+                dst.add(row * width + j).write(x);
             }
         }
     }

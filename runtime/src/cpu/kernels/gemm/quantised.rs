@@ -38,13 +38,10 @@ impl Integers<'_> {
 
     /// An element as an unsigned integer; 0 outside the bytes.
     fn at(&self, row: usize, col: usize) -> u8 {
-        let at = self.base + row as i64 * self.row + col as i64 * self.col;
-        let per_byte = i64::from(8 / self.bits.clamp(1, 8));
-        let byte = usize::try_from(at.div_euclid(per_byte))
-            .ok()
-            .and_then(|b| self.bytes.get(b));
+        let at = (self.base + row as i64 * self.row + col as i64 * self.col) as usize;
+        let half = usize::from(self.bits == 4);
         let mask = ((1u32 << self.bits) - 1) as u8;
-        let stored = byte.copied().unwrap_or(0) >> (at.rem_euclid(per_byte) as u32 * self.bits);
+        let stored = self.bytes.get(at >> half).copied().unwrap_or(0) >> ((at & half) * 4);
         (stored & mask) ^ self.bias()
     }
 }
@@ -80,7 +77,7 @@ impl QuantisedB {
         isa: Isa,
         [k, n, group]: [usize; 3],
         integers: &Integers<'_>,
-        scale: impl Fn(usize, usize) -> (f32, f32),
+        scale: impl Fn(usize, usize) -> (f32, f32) + Sync,
     ) -> Result<QuantisedB, NoRoom> {
         assert!(group > 0 && matches!(integers.bits, 4 | 8), "groups of 4 or 8 bits");
         let (lanes, groups) = (isa.lanes(), k.div_ceil(group));
@@ -98,26 +95,23 @@ impl QuantisedB {
         };
         let row_bytes = packed.row_bytes(wide);
         packed.data = AlignedBuf::asked(panels * k * row_bytes)?;
-        let scales = packed.scales.as_ptr().cast::<f32>();
-        for panel in 0..panels {
-            let width = panel_width(isa, n, panel);
-            for g in 0..groups {
-                for j in 0..width {
-                    let col = panel * wide + j;
-                    let (scale, zero) = if col < n { scale(col, g) } else { (0.0, 0.0) };
-                    let offset = -(zero + f32::from(integers.bias())) * scale;
-                    // SAFETY: inside what was allocated: two numbers a column, group and panel.
-                    unsafe {
-                        let at = scales.add((panel * groups + g) * 2 * wide);
-                        at.add(j).write(scale);
-                        at.add(width + j).write(offset);
-                    }
-                }
-            }
-        }
-        let to = SyncPtr(packed.data.as_ptr());
+        let (to, scales) = (
+            SyncPtr(packed.data.as_ptr()),
+            SyncPtr(packed.scales.as_ptr().cast::<f32>()),
+        );
         let pack = |panel: usize| {
             let width = panel_width(isa, n, panel);
+            for (g, j) in (0..groups).flat_map(|g| (0..width).map(move |j| (g, j))) {
+                let col = panel * wide + j;
+                let (scale, zero) = if col < n { scale(col, g) } else { (0.0, 0.0) };
+                let offset = -(zero + f32::from(integers.bias())) * scale;
+                // SAFETY: inside what was allocated: two numbers a column, group and panel.
+                unsafe {
+                    let at = scales.get().add((panel * groups + g) * 2 * wide);
+                    at.add(j).write(scale);
+                    at.add(width + j).write(offset);
+                }
+            }
             for row in 0..k {
                 for byte in 0..packed.row_bytes(width) {
                     let at = |j: usize| match panel * wide + j {
@@ -177,21 +171,11 @@ impl QuantisedB {
         }
     }
 
-    /// Writes the products of up to [`FEW_ROWS`] rows by a panel: `cols` numbers at each of the rows of `c`, `ldc`
-    /// apart.
+    /// Writes the products of up to [`FEW_ROWS`] rows by a panel.
     ///
     /// # Safety
-    /// Each pointer is valid for a row of `k` floats, `c` for the numbers, the panel is one of the matrix.
-    pub(crate) unsafe fn multiply(&self, rows: &[*const f32], panel: usize, c: *mut f32, ldc: usize, cols: usize) {
-        let mut few = [std::ptr::null(); FEW_ROWS];
-        few[..rows.len()].copy_from_slice(rows);
-        let to = Sums {
-            rows: few,
-            count: rows.len(),
-            c,
-            ldc,
-            cols,
-        };
+    /// Each of the rows is valid for `k` floats, `to` for the numbers, the panel is one of the matrix.
+    pub(crate) unsafe fn multiply(&self, panel: usize, to: Sums) {
         // SAFETY: the caller's contract.
         unsafe {
             let part = self.part(panel, 0, self.k);
@@ -240,14 +224,32 @@ impl QuantisedB {
     }
 }
 
-/// Where products of a few rows go.
+/// A few rows of A, and where their products go: `cols` numbers at each of the rows of `c`, `ldc` apart.
 #[derive(Clone, Copy)]
-struct Sums {
-    rows: [*const f32; FEW_ROWS],
-    count: usize,
-    c: *mut f32,
-    ldc: usize,
-    cols: usize,
+pub(crate) struct Sums {
+    pub rows: [*const f32; FEW_ROWS],
+    pub count: usize,
+    pub c: *mut f32,
+    pub ldc: usize,
+    pub cols: usize,
+}
+
+impl Sums {
+    /// Stores the products of row `i` by a panel of two vectors.
+    ///
+    /// # Safety
+    /// The numbers have their places, and the processor has the level's instructions.
+    #[inline(always)]
+    pub(crate) unsafe fn store<S: Simd>(&self, i: usize, sums: [S::V; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let c = self.c.add(i * self.ldc);
+            S::store_part(c, sums[0], self.cols.min(S::LANES));
+            if self.cols > S::LANES {
+                S::store_part(c.add(S::LANES), sums[1], self.cols - S::LANES);
+            }
+        }
+    }
 }
 
 /// Rows of a panel to be made floats.
@@ -484,11 +486,7 @@ unsafe fn multiply_rows<S: Simd, N: Stored, const M: usize>(to: Sums, part: Part
             scales = scales.add(part.scales_step);
         }
         for (i, sums) in sums.iter().enumerate() {
-            let c = to.c.add(i * to.ldc);
-            S::store_part(c, sums[0], to.cols.min(S::LANES));
-            if to.cols > S::LANES {
-                S::store_part(c.add(S::LANES), sums[1], to.cols - S::LANES);
-            }
+            to.store::<S>(i, *sums);
         }
     }
 }

@@ -2,8 +2,10 @@
 
 mod attention;
 mod byte_ends;
+mod chosen;
 mod conv;
 mod gemm;
+mod halves;
 mod in_place;
 mod integers;
 mod math;
