@@ -490,15 +490,22 @@ fn window(w: &mut WindowBody, k: &Kernel, random: &mut Random) {
     }
     let which = random.below(18);
     if let (10.., Some(images)) = (which, &mut w.images) {
-        let access = match random.once_in(2) {
-            true => &mut images.from,
-            false => &mut images.to,
+        let which = match random.once_in(6) {
+            true => 18 + random.below(2),
+            false => which,
+        };
+        let (pooled, image, channel) = (&mut images.pooled, &mut images.image, &mut images.channel);
+        let access = match (&mut images.target, which) {
+            (target, 18) => return *target = None,
+            (Some(target), 11) => return target.param = pick(k.params.len(), random),
+            (Some(target), _) if random.once_in(2) => &mut target.at,
+            _ => &mut images.from,
         };
         match which {
             10 => images.source = pick(k.params.len(), random),
-            11 => images.target = pick(k.params.len(), random),
-            12 => images.image = axis(random),
-            13 => images.channel = axis(random),
+            19 => *pooled = pick(k.exprs.len(), random),
+            12 => *image = axis(random),
+            13 => *channel = axis(random),
             14 => access.base = size(k, random),
             15 => access.image = size(k, random),
             16 => access.channel = size(k, random),

@@ -14,7 +14,7 @@ use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
 use ir::op::BinaryOp;
 use ir::types::DType;
 
-use super::{Analysis, analyse_within, stmt_axes, stmt_exprs};
+use super::{stmt_axes, stmt_exprs};
 use crate::affine::{Space, reachable};
 
 /// The most pieces that a loop is cut into.
@@ -46,9 +46,10 @@ pub(super) fn segments(
     if !chooses || !stmts.iter().all(plain) || stmts.iter().any(nibbles) {
         return Ok(whole());
     }
-    let Analysis {
-        mut space, parallel, ..
-    } = analyse_within(kernel, parallel, stmts, bindings, &[])?;
+    // As the analysis has them before neighbours are merged.
+    let mut space = Space::new(kernel, bindings)?;
+    let mut parallel = Space::dims(parallel);
+    space.split(&stmt_exprs(stmts), &mut [&mut parallel], &[]);
     let points = parallel.iter().fold(1i64, |n, d| n.saturating_mul(space.extents[*d]));
     let most = usize::try_from(points / FEWEST_POINTS).unwrap_or(MOST).min(MOST);
     let mut cuts: Vec<(usize, Vec<i64>)> = Vec::new();

