@@ -165,7 +165,9 @@ fn into_temporary(
         .collect::<Result<Vec<i64>, _>>()?;
     let step = |of: Option<AxisId>| {
         let at = axes.iter().position(|axis| Some(*axis) == of);
-        Dim::Const(at.map_or(0, |at| extents[at + 1..].iter().product()))
+        Dim::Const(at.map_or(0, |at| {
+            extents[at + 1..].iter().fold(1, |n: i64, e| n.saturating_mul(*e))
+        }))
     };
     let at = ImageAccess {
         base: Dim::Const(0),

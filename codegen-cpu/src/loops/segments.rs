@@ -12,7 +12,6 @@ use ir::dim::Bindings;
 use ir::host::LowerError;
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
 use ir::op::BinaryOp;
-use ir::types::DType;
 
 use super::{stmt_axes, stmt_exprs};
 use crate::affine::{Space, reachable};
@@ -41,9 +40,13 @@ pub(super) fn segments(
     let whole = || vec![Vec::new()];
     let plain = |stmt: &Stmt| matches!(stmt, Stmt::Let { .. } | Stmt::Store { .. }) && stmt_axes(stmt).is_empty();
     let nibbles = |stmt: &Stmt| matches!(stmt, Stmt::Store { param, .. } if kernel.params[*param].dtype.bits() < 8);
-    let chooses = reachable(kernel, &stmt_exprs(stmts));
-    let chooses = chooses.iter().any(|e| matches!(kernel.exprs[*e], Expr::Select(..)));
-    if !chooses || !stmts.iter().all(plain) || stmts.iter().any(nibbles) {
+    let below = reachable(kernel, &stmt_exprs(stmts));
+    let condition = |e: &ExprId| match kernel.exprs[*e] {
+        Expr::Select(condition, ..) => Some(condition),
+        _ => None,
+    };
+    let mut conditions = below.iter().filter_map(condition).peekable();
+    if conditions.peek().is_none() || !stmts.iter().all(plain) || stmts.iter().any(nibbles) {
         return Ok(whole());
     }
     // As the analysis has them before neighbours are merged.
@@ -52,10 +55,19 @@ pub(super) fn segments(
     space.split(&stmt_exprs(stmts), &mut [&mut parallel], &[]);
     let points = parallel.iter().fold(1i64, |n, d| n.saturating_mul(space.extents[*d]));
     let most = usize::try_from(points / FEWEST_POINTS).unwrap_or(MOST).min(MOST);
+    let conditions = conditions.collect::<Vec<_>>();
     let mut cuts: Vec<(usize, Vec<i64>)> = Vec::new();
-    for e in reachable(kernel, &stmt_exprs(stmts)) {
-        if let Expr::Select(condition, ..) = kernel.exprs[e] {
-            look(&mut space, &parallel, condition, &mut cuts);
+    for e in reachable(kernel, &conditions) {
+        let Some((dim, places)) = changes_at(&mut space, e).filter(|(dim, _)| parallel.contains(dim)) else {
+            continue;
+        };
+        let extent = space.extents[dim];
+        for place in places.into_iter().filter(|place| (1..extent).contains(place)) {
+            match cuts.iter_mut().find(|(d, _)| *d == dim) {
+                Some((_, at)) if at.contains(&place) => {}
+                Some((_, at)) => at.push(place),
+                None => cuts.push((dim, vec![place])),
+            }
         }
     }
     // Choices along what lies side by side cost the most.
@@ -94,41 +106,19 @@ pub(super) fn segments(
     Ok(out)
 }
 
-/// Adds where comparisons of a condition change, of those that one dim of the loop decides.
-fn look(space: &mut Space<'_>, parallel: &[usize], condition: ExprId, cuts: &mut Vec<(usize, Vec<i64>)>) {
-    let kernel = space.kernel;
-    match kernel.exprs[condition] {
-        Expr::Unary(_, a) if kernel.exprs.dtype(a) == DType::Bool => look(space, parallel, a, cuts),
-        Expr::Binary(op, a, b) if op.is_comparison() => {
-            let (Some(a), Some(b)) = (space.affine(a), space.affine(b)) else {
-                return;
-            };
-            let form = a.plus(&b, -1);
-            let mut dims = (0..space.extents.len()).filter(|d| form.get(*d) != 0 && space.extents[*d] > 1);
-            let (Some(dim), None) = (dims.next(), dims.next()) else {
-                return;
-            };
-            if !parallel.contains(&dim) {
-                return;
-            }
-            let at = cuts.iter().position(|(d, _)| *d == dim).unwrap_or_else(|| {
-                cuts.push((dim, Vec::new()));
-                cuts.len() - 1
-            });
-            for place in changes(op, form.base, form.get(dim)) {
-                if (1..space.extents[dim]).contains(&place) && !cuts[at].1.contains(&place) {
-                    cuts[at].1.push(place);
-                }
-            }
-            if cuts[at].1.is_empty() {
-                cuts.remove(at);
-            }
-        }
-        Expr::Binary(_, a, b) if kernel.exprs.dtype(a) == DType::Bool => {
-            look(space, parallel, a, cuts);
-            look(space, parallel, b, cuts);
-        }
-        _ => {}
+/// The dim that alone decides a comparison, and the positions at which it changes.
+fn changes_at(space: &mut Space<'_>, comparison: ExprId) -> Option<(usize, Vec<i64>)> {
+    let Expr::Binary(op, a, b) = space.kernel.exprs[comparison] else {
+        return None;
+    };
+    if !op.is_comparison() {
+        return None;
+    }
+    let form = space.affine(a)?.plus(&space.affine(b)?, -1);
+    let mut dims = (0..space.extents.len()).filter(|d| form.get(*d) != 0 && space.extents[*d] > 1);
+    match (dims.next(), dims.next()) {
+        (Some(dim), None) => Some((dim, changes(op, form.base, form.get(dim)))),
+        _ => None,
     }
 }
 
