@@ -67,9 +67,7 @@ impl Lowering for CpuLowering {
             | Body::Window(WindowBody { loops, .. })
             | Body::Copy(CopyBody { loops, .. }) => {
                 let direct = match &kernel.body {
-                    Body::Row(body) if rows::lower(&mut rewritten, body, cx, &mut pieces)? => {
-                        return Ok(lowered(rewritten, pieces, raw));
-                    }
+                    Body::Row(body) => rows::direct(kernel, body, cx)?.map(|r| Piece::Rows(Box::new(r))),
                     Body::Window(body) if pooling::lower(&mut rewritten, body, cx, &mut pieces)? => {
                         return Ok(lowered(rewritten, pieces, raw));
                     }
@@ -78,7 +76,9 @@ impl Lowering for CpuLowering {
                 };
                 match direct {
                     Some(direct) => pieces.push(direct),
-                    None if strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)? => {
+                    None if strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?
+                        || made_dense(&mut rewritten, &kernel.body, cx, &mut pieces)? =>
+                    {
                         return Ok(lowered(rewritten, pieces, raw));
                     }
                     None => {
@@ -123,6 +123,19 @@ impl Lowering for CpuLowering {
             Body::Recurrent(body) => recurrent::lower(&mut rewritten, body, cx, &mut pieces)?,
         }
         Ok(lowered(rewritten, pieces, raw))
+    }
+}
+
+/// Takes a row's composite by [`rows::made_dense`]; says no to all other bodies.
+fn made_dense(
+    rewritten: &mut Rewritten,
+    body: &Body,
+    cx: &Setting<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<bool, LowerError> {
+    match body {
+        Body::Row(body) => rows::made_dense(rewritten, body, cx, pieces),
+        _ => Ok(false),
     }
 }
 

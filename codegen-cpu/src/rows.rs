@@ -19,20 +19,17 @@ const SHORTEST: i64 = 16;
 /// So do kernels of fewer elements.
 const FEWEST: i64 = 4096;
 
-/// Takes a composite, and adds the pieces; says no where loops are to have it.
+/// Takes a composite whose rows do not lie as the kernels want them, and adds the pieces; says no where loops are to
+/// have it.
 ///
 /// # Errors
 /// As for kernels of loops.
-pub(crate) fn lower(
+pub(crate) fn made_dense(
     rewritten: &mut Rewritten,
     body: &RowBody,
     cx: &Setting<'_>,
     pieces: &mut Vec<Piece>,
 ) -> Result<bool, LowerError> {
-    if let Some(rows) = direct(&rewritten.kernel, body, cx)? {
-        pieces.push(Piece::Rows(Box::new(rows)));
-        return Ok(true);
-    }
     let kernel = &rewritten.kernel;
     let (Some(Stmt::Store { param, index, .. }), Some(found)) = (body.loops.stmts.last(), &body.composite) else {
         return Ok(false);
@@ -48,8 +45,8 @@ pub(crate) fn lower(
     }
     let (result, place) = (*param, *index);
     let all: Vec<AxisId> = body.loops.parallel.iter().chain(&body.row).copied().collect();
-    // Either of both, then both.
-    for (source, target) in [(false, true), (true, false), (true, true)] {
+    // Columns alone, either of rows and results, then both.
+    for (source, target) in [(false, false), (false, true), (true, false), (true, true)] {
         let (mut trial, mut before) = (rewritten.clone(), Vec::new());
         let mut dense = |trial: &mut Rewritten, value: ExprId, axes: &[AxisId]| -> Result<ExprId, LowerError> {
             let (param, index) = trial.temporary("row", DType::F32, axes, cx.bindings)?;
@@ -109,7 +106,10 @@ pub(crate) fn lower(
 }
 
 /// Takes a composite whose rows lie as the kernels want them; `None` if they do not.
-fn direct(kernel: &Kernel, body: &RowBody, cx: &Setting<'_>) -> Result<Option<RowComposite>, LowerError> {
+///
+/// # Errors
+/// A size that does not evaluate.
+pub(crate) fn direct(kernel: &Kernel, body: &RowBody, cx: &Setting<'_>) -> Result<Option<RowComposite>, LowerError> {
     let loops = &body.loops;
     let (Some(Stmt::Store { param, index, .. }), Some(found)) = (loops.stmts.last(), &body.composite) else {
         return Ok(None);

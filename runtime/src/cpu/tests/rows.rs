@@ -1,11 +1,11 @@
 //! Short rows, which blocks have several of: what they compute is what each row alone gives, to the last bit.
 
-use ir::kernel::{Body, Kernel, Loops, RowBody, Stmt};
+use ir::kernel::{Body, Kernel, Loops, RowBody, RowComposite, RowKind, Stmt};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
-use ir::{DType, HostTensor, Storage};
+use ir::{DType, HostTensor, Scalar, Storage};
 
 use super::build::{Build, Random, c, sym};
-use super::{check_with, run, sizes};
+use super::{check, check_with, run, sizes};
 use crate::cpu::kernels::isa::Isa;
 
 /// Sums of gathered rows of bytes and of a row of bytes by place, normed; quantised by a scale that the run gives for
@@ -253,6 +253,83 @@ fn integers_of_rows_wrap() {
             given = HostTensor::new(dtype, [m * n as usize], given.bytes).unwrap();
             let out = HostTensor::from_i64(dtype, [m], &vec![0; m]).unwrap();
             check_with(&kernel, &sizes(&[("m", m as i64)]), vec![given, out], &[], 0.0);
+        }
+    }
+}
+
+/// RMS norms of rows that lie side by side or apart, and their results too; `computed` rows are a sum of two tensors,
+/// and so are the factors of columns.
+fn rms(apart: [bool; 2], computed: bool) -> Kernel {
+    let mut b = Build::new(&format!("rms_{apart:?}_{computed}"));
+    let (m, n) = (sym("m"), sym("n"));
+    let x = b.read("x", DType::F32, m.clone() * n.clone());
+    let gamma = b.read("gamma", DType::F32, n.clone());
+    let out = b.write("out", DType::F32, m.clone() * n.clone());
+    let (i, r) = (b.axis("i", m.clone()), b.axis("r", n.clone()));
+    let [from, to] = apart.map(|apart| match apart {
+        true => b.index(0, &[(i, c(1)), (r, m.clone())]),
+        false => b.index(0, &[(i, n.clone()), (r, c(1))]),
+    });
+    let column = b.at(r);
+    let (mut v, mut scale) = (b.load(x, from), b.load(gamma, column));
+    if computed {
+        (v, scale) = (b.add(v, scale), b.mul(scale, scale));
+    }
+    let square = b.mul(v, v);
+    let (fold, sum) = b.fold(ReduceOp::Sum, &[r], square);
+    let count = b.size(n);
+    let count = b.cast(DType::F32, count);
+    let (mean, epsilon) = (b.bin(BinaryOp::Div, sum, count), b.num(1e-3));
+    let moved = b.add(mean, epsilon);
+    let rstd = b.un(UnaryOp::Rsqrt, moved);
+    let normed = b.mul(v, rstd);
+    let scaled = b.mul(normed, scale);
+    let store = b.store(out, to, scaled, &[r]);
+    let mut kernel = b.loops(&[i], vec![fold, store]);
+    let Body::Loops(loops) = kernel.body.clone() else {
+        unreachable!("it was built as loops")
+    };
+    kernel.body = Body::Row(RowBody {
+        loops,
+        row: vec![r],
+        held: Vec::new(),
+        composite: Some(RowComposite {
+            kind: RowKind::RmsNorm {
+                epsilon: Scalar::Float(1e-3),
+            },
+            x: v,
+            scale: Some(scale),
+            bias: None,
+        }),
+    });
+    kernel.symbols = ["m", "n"].map(ir::Symbol::new).to_vec();
+    assert_eq!(ir::kernel::verify::verify(&kernel), Ok(()));
+    kernel
+}
+
+#[test]
+fn rows_that_lie_apart_or_are_computed_are_made_dense() {
+    let cases: [([bool; 2], bool, &[&str]); 7] = [
+        ([false, false], false, &["rows"]),
+        ([true, false], false, &["loops", "rows"]),
+        ([false, true], false, &["rows", "loops"]),
+        ([true, true], false, &["loops", "rows", "loops"]),
+        ([false, false], true, &["loops", "loops", "rows"]),
+        ([true, false], true, &["loops", "loops", "rows"]),
+        ([true, true], true, &["loops", "loops", "rows", "loops"]),
+    ];
+    for (apart, computed, wanted) in cases {
+        let kernel = rms(apart, computed);
+        let names = check(&kernel, &sizes(&[("m", 6), ("n", 901)]), &[], 1e-5);
+        assert_eq!(names, wanted, "{}", kernel.name);
+        // Few elements stay with the loops, unless nothing is to be made dense.
+        for (m, n) in [(3, 17), (1, 1), (0, 40), (700, 7)] {
+            let names = check(&kernel, &sizes(&[("m", m), ("n", n)]), &[], 1e-5);
+            assert!(
+                names == ["loops"] || names == ["rows"] || m * n >= 4096,
+                "{}: {names:?}",
+                kernel.name
+            );
         }
     }
 }
