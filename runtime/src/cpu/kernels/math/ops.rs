@@ -254,14 +254,7 @@ unsafe fn run1_body<S: Simd, F: Unary>(f: F, dst: *mut f32, src: *const f32, n: 
 unsafe fn rows1_body<S: Simd, F: Unary>(f: F, x: *mut f32, rows: usize, cols: usize, stride: usize) {
     for row in 0..rows {
         let x = x.add(row * stride);
-        let mut i = 0;
-        while i + S::LANES <= cols {
-            S::store(x.add(i), f.eval::<S>(S::load(x.add(i))));
-            i += S::LANES;
-        }
-        if i < cols {
-            S::store_part(x.add(i), f.eval::<S>(S::load_part(x.add(i), cols - i)), cols - i);
-        }
+        run1_body::<S, F>(f, x, x, cols);
     }
 }
 
