@@ -524,6 +524,41 @@ fn scatters_in_order() {
     }
 }
 
+/// Places that are neighbours for a while, begin anew within a block, and come twice.
+#[test]
+fn scatters_to_stretches_of_neighbours() {
+    let places: Vec<i64> = [40, 3]
+        .into_iter()
+        .chain(10..30)
+        .chain([7, 8, 9, 63])
+        .chain(20..64)
+        .chain(0..9)
+        .collect();
+    let count = places.len() as i64;
+    for dtype in [DType::F32, DType::I64, DType::F64] {
+        for op in [None, Some(ReduceOp::Sum), Some(ReduceOp::Min)] {
+            let mut b = Build::new("stretches");
+            let ids = b.read("ids", DType::I64, count);
+            let x = b.read("x", dtype, count);
+            let out = b.param("out", dtype, 64, Access::ReadWrite);
+            let i = b.axis("i", count);
+            let at = b.at(i);
+            let (index, value) = (b.load(ids, at), b.load(x, at));
+            let update = Stmt::Update {
+                param: out,
+                index,
+                value,
+                op,
+                axes: vec![],
+            };
+            let kernel = b.loops(&[i], vec![update]);
+            let mut given = buffers(&kernel, &sizes(&[]), 3);
+            given[0] = HostTensor::from_i64(DType::I64, [places.len()], &places).unwrap();
+            check_with(&kernel, &sizes(&[]), given, &[], 1e-6);
+        }
+    }
+}
+
 #[test]
 fn scans_both_ways() {
     for (reverse, exclusive) in [(false, false), (true, false), (false, true), (true, true)] {
