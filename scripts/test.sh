@@ -12,6 +12,9 @@
 #   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI), but for those that want an NVIDIA GPU, or a tool or Python package that
 #                           nothing of graphc needs (`skipped: optional: ...`)
 #
+#   KERNELS=K/N   of the tests that compile and emulate kernels, which take most of the time, only the K-th of N shares, and no
+#                 other test; KERNELS=0/N all tests but those (nextest only)
+#
 # Uses cargo-nextest when it is installed, cargo test otherwise; doc tests in both cases.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -58,6 +61,11 @@ quieter() {
 }
 
 chosen=$#                                     # with arguments, only the tests they choose; doc tests run without
+case "${KERNELS:-}" in
+  "") ;;
+  0/*) set -- "$@" -E 'not binary(kernels)' ;;
+  *) set -- "$@" -E 'binary(kernels)' --partition "hash:$KERNELS"; chosen=$# ;;
+esac
 case " $* " in *" -p "* | *" --package "*) ;; *) set -- --workspace "$@" ;; esac
 status=0
 if cargo nextest --version >/dev/null 2>&1; then

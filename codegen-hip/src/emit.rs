@@ -112,6 +112,7 @@ fn print_kernel(
             ..
         } => (block_m / thread_m) * (block_n / thread_n),
         Mapping::Strips(strips) => strips.block,
+        Mapping::Steps(steps) => steps.block,
         Mapping::Matrix(tiling) => tiling.threads(),
         Mapping::Gemv(tiling) => tiling.threads(),
         Mapping::FlashMatrix(tiling) => tiling.threads(),

@@ -105,7 +105,7 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
         Body::Attention(_) => headers.push("graphc_attention.hip.h"),
         Body::Scan(_) => headers.push("graphc_scan.hip.h"),
         Body::Sort(_) => headers.push("graphc_sort.hip.h"),
-        Body::Recurrent(_) => {}
+        Body::Recurrent(_) => headers.push("graphc_recurrent.hip.h"),
     }
     headers
 }

@@ -425,6 +425,7 @@ fn body(k: &mut Kernel, random: &mut Random) {
             1 => {
                 r.layer.reverse ^= true;
                 r.layer.lengths ^= random.once_in(2);
+                r.layer.rounded ^= random.once_in(2);
                 return;
             }
             2 => {

@@ -479,6 +479,8 @@ fn every_composite_decomposes() {
         "x = input \"x\" : f32[5, 2, 9]\nr = input \"r\" : f32[9, 3]\nh = input \"h\" : f32[2, 3]\nb = input \"b\" : f32[3]\ny = recurrent x, r, h, b {cell=gru_reset_after, f=hard_sigmoid, g=elu, g_alpha=0.5, g_beta=0.0}\nreturn y as \"y\"",
         "x = input \"x\" : f32[5, 2, 12]\nr = input \"r\" : f32[12, 3]\nh = input \"h\" : f32[2, 3]\nc = input \"c\" : f32[2, 3]\np = input \"p\" : f32[9]\nl = input \"l\" : i64[2]\ny = recurrent x, r, h, c, p, l {cell=lstm, peepholes, states, f=sigmoid, g=tanh, h=scaled_tanh, reverse, lengths}\nreturn y as \"y\"",
         "x = input \"x\" : f32[5, 2, 12]\nr = input \"r\" : f32[12, 3]\nh = input \"h\" : f32[2, 3]\nc = input \"c\" : f32[2, 3]\ny = recurrent x, r, h, c {cell=lstm, input_forget, f=affine, g=leaky_relu, h=thresholded_relu}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 9]\nr = input \"r\" : f32[9, 3]\nh = input \"h\" : f32[2, 3]\ny = recurrent x, r, h {cell=gru, rounded, f=sigmoid, g=tanh}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 12]\nr = input \"r\" : f32[12, 3]\nh = input \"h\" : f32[2, 3]\nc = input \"c\" : f32[2, 3]\ny = recurrent x, r, h, c {cell=lstm, rounded, f=sigmoid, g=tanh, h=tanh}\nreturn y as \"y\"",
     ] {
         for target in ["cpu", "gfx90a"] {
             let (after, _) = optimized(&graph(body), target, options.clone());
@@ -491,13 +493,37 @@ fn every_composite_decomposes() {
 }
 
 #[test]
-fn a_recurrent_layer_of_open_steps_is_for_the_cpu_and_elsewhere_refused_with_the_way_out() {
-    let body = "symbol t: 1..64 hint 4\nx = input \"x\" : f32[t, 2, 3]\nr = input \"r\" : f32[3, 3]\nh = input \"h\" : f32[2, 3]\ny = recurrent x, r, h {cell=rnn, f=tanh}\nreturn y as \"y\"";
-    let (whole, _) = optimized(&graph(body), "cpu", OptimizeOptions::default());
-    assert!(whole.nodes().values().any(|n| n.op.name() == "recurrent"), "{whole}");
-    let error = optimize(graph(body), &"gfx90a".parse().unwrap(), &OptimizeOptions::default()).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("of t steps") && text.contains("--size"), "{text}");
+fn recurrent_layers_are_one_kernel_where_that_takes_less_time_and_what_none_takes_is_refused_with_the_way_out() {
+    let layer = |dtype: &str, steps: &str, hidden: i64| {
+        format!(
+            "symbol t: 1..2000 hint 4\nx = input \"x\" : {dtype}[{steps}, 2, {hidden}]\nr = input \"r\" : \
+             {dtype}[{hidden}, {hidden}]\nh = input \"h\" : {dtype}[2, {hidden}]\ny = recurrent x, r, h {{cell=rnn, \
+             f=tanh}}\nreturn y as \"y\""
+        )
+    };
+    let is_whole = |target: &str, body: &str| {
+        let (after, _) = optimize(graph(body), &target.parse().unwrap(), &OptimizeOptions::default()).unwrap();
+        after.nodes().values().any(|n| n.op.name() == "recurrent")
+    };
+    for (dtype, steps, hidden) in [("f32", "t", 3), ("f16", "t", 128), ("f32", "2000", 1024), ("f32", "9", 64)] {
+        for target in ["cpu", "gfx90a", "gfx1201", "sm_90"] {
+            let body = layer(dtype, steps, hidden);
+            assert!(is_whole(target, &body), "{target}: {body}");
+        }
+    }
+    // A launch a step has the whole device for the 64 MB of weights.
+    let large = layer("f32", "9", 2048);
+    assert!(is_whole("cpu", &large) && !is_whole("gfx90a", &large));
+    for (dtype, hidden) in [("f64", 3), ("f32", 40_000)] {
+        let error = optimize(
+            graph(&layer(dtype, "t", hidden)),
+            &"gfx90a".parse().unwrap(),
+            &OptimizeOptions::default(),
+        );
+        let text = error.unwrap_err().to_string();
+        let says = [format!("of t steps in {dtype}"), "--size".to_owned()];
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod attention;
 mod contract;
 mod loops;
 mod matrix;
+mod recurrent;
 mod rows;
 mod scan;
 mod sort;
@@ -33,11 +34,7 @@ impl Printer<'_> {
             Body::Attention(b) => self.attention(b),
             Body::Scan(b) => self.scan(b),
             Body::Sort(b) => self.sort(b),
-            // Only plans for the CPU have them.
-            Body::Recurrent(_) => Err(EmitError::Unsupported {
-                kernel: self.kernel.name.clone(),
-                what: "a recurrent layer as one kernel".to_owned(),
-            }),
+            Body::Recurrent(b) => self.recurrent(b),
         }
     }
 

@@ -110,6 +110,7 @@ impl Stack {
             clip: None,
             reverse,
             lengths: false,
+            rounded: false,
         };
         let operands: Vec<&Tensor> = operands.iter().collect();
         Tensor::op(Op::Composite(Composite::Recurrent(layer)), &operands)

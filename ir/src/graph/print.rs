@@ -528,6 +528,7 @@ fn recurrent(a: &mut Vec<String>, layer: &Recurrent) {
     }
     flag(a, "reverse", layer.reverse);
     flag(a, "lengths", layer.lengths);
+    flag(a, "rounded", layer.rounded);
 }
 
 /// Names a constant for messages: its own name, or its id.

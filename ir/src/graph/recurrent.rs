@@ -21,7 +21,7 @@ use super::op::Number;
 /// Operands, in order: the inputs' products `[T, B, G·H]` with all biases but the one named below, the recurrent
 /// weights `[G·H, H]`, the first hidden state `[B, H]`; of an LSTM the first cell state `[B, H]`; of a GRU that resets
 /// after the product its bias `[H]`; with `peepholes` those of i, o and f `[3·H]`; with `lengths` the steps of each row
-/// `[B]`, as `i64`. The result is the hidden state of each step, `[T, B, H]`, or with `states` each hidden state
+/// `[B]`, as `i64`. They have one type, but where it is `f32` the weights may have 16 bits. The result is the hidden state of each step, `[T, B, H]`, or with `states` each hidden state
 /// followed by the cell state, `[T, B, 2·H]`. Steps beyond a row's length leave its state alone, and their result is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Recurrent {
@@ -34,6 +34,9 @@ pub struct Recurrent {
     pub reverse: bool,
     /// Rows have lengths of their own.
     pub lengths: bool,
+    /// The hidden state that weights are multiplied with is rounded to 8 bits at each step, as ONNX's
+    /// `DynamicQuantizeLinear` does, each row by its own scale and zero point.
+    pub rounded: bool,
 }
 
 /// What a step computes.
@@ -116,6 +119,19 @@ impl Recurrent {
             lengths,
             count,
         }
+    }
+
+    /// Returns what weights are multiplied with: a row's hidden state, rounded where the layer says so.
+    pub fn multiplied(&self, hidden: &[f64]) -> Vec<f64> {
+        if !self.rounded {
+            return hidden.to_vec();
+        }
+        let low = hidden.iter().copied().fold(0.0, f64::min);
+        let high = hidden.iter().copied().fold(0.0, f64::max);
+        let scale = if high > low { (high - low) / 255.0 } else { 1.0 };
+        let zero = (-low / scale).round_ties_even().clamp(0.0, 255.0);
+        let level = |h: f64| ((h / scale).round_ties_even() + zero).clamp(0.0, 255.0);
+        hidden.iter().map(|h| (level(*h) - zero) * scale).collect()
     }
 
     /// Returns how many states of a row the result has side by side.

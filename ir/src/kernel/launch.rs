@@ -74,6 +74,10 @@ impl Kernel {
                 }
                 (ceil(threads, i64::from(strips.block)), 1, strips.block)
             }
+            (Mapping::Steps(steps), _) => {
+                let rows = extent(self.parallel_axes())?;
+                (ceil(rows, steps.rows.into()), 1, steps.block)
+            }
             (Mapping::Stream { block, vector, unroll }, _) => {
                 let (last, outer) = match self.parallel_axes().split_last() {
                     Some((last, outer)) => (extent(&[*last])?, extent(outer)?),

@@ -3,7 +3,7 @@
 use super::access::Motions;
 use super::{
     AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
-    Kernel, Mapping, Operand, ParamId, Stmt, Tiling,
+    Kernel, Mapping, Operand, ParamId, RecurrentBody, Stmt, Tiling,
 };
 use crate::dim::Symbols;
 use crate::target::Target;
@@ -151,6 +151,16 @@ fn of_mapping(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitE
     }
     if let (Mapping::FlashLanes(tiling), Body::Attention(body)) = (&kernel.mapping, &kernel.body) {
         return flash_by_lanes(kernel, symbols, target, tiling, body);
+    }
+    if let (Mapping::Steps(steps), Body::Recurrent(body)) = (&kernel.mapping, &kernel.body) {
+        return match widest_gate(kernel, symbols, body).is_multiple_of(steps.width) {
+            true => Vec::new(),
+            false => vec![LimitError::Fetch {
+                kernel: kernel.name.clone(),
+                operand: "the recurrent weights",
+                fetch: format!("{} neighbours at once", steps.width),
+            }],
+        };
     }
     let name = || kernel.name.clone();
     if let Mapping::Rows {
@@ -465,6 +475,15 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
         width /= 2;
     }
     width
+}
+
+/// Returns how many neighbouring recurrent weights of a gate can be read by one access, as [`widest_fetch`] does.
+pub fn widest_gate(kernel: &Kernel, symbols: &Symbols, body: &RecurrentBody) -> u32 {
+    let stored = body.stored_weights(&kernel.exprs);
+    match kernel.exprs[stored] {
+        Expr::Load { .. } => widest_fetch(kernel, symbols, &Operand::new(&kernel.exprs, stored), body.inner),
+        _ => 1,
+    }
 }
 
 /// Says whether the elements of each step of `width` along `k`, from the first on, are unpacked by one scale and one

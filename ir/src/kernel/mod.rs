@@ -40,7 +40,7 @@ pub use flash_lanes::FlashLanes;
 pub use launch::{LaunchError, LaunchSize};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
-pub use recurrent::RecurrentBody;
+pub use recurrent::{RecurrentBody, Steps};
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
 pub use strips::{StripAccess, Strips, narrowed};
@@ -490,6 +490,8 @@ pub enum Mapping {
         block: u32,
         together: AttentionOrder,
     },
+    /// Workgroups go through the steps of a recurrent layer. Grid: x = ceil(batch / rows).
+    Steps(Steps),
 }
 
 /// How threads fetch an operand's tile: neighbouring threads along `k` or else along the operand's rows (of the rhs:

@@ -96,6 +96,9 @@ impl Kernel {
                 let row = u64::from(*block_m) + u64::from(*block_n) + 2 * u64::from(padding);
                 u64::from(*block_k) * row * u64::from(bytes)
             }
+            (Mapping::Steps(steps), Body::Recurrent(r)) => {
+                positive(steps.lds_bytes(&r.layer, self.axes[r.hidden].extent.as_const().unwrap_or(0)))
+            }
             (Mapping::Matrix(tiling), _) => tiling.lds_bytes().into(),
             (Mapping::Gemv(_), _) => self.gemv_lds().into(),
             (Mapping::Flash { block_q, block_k, .. }, Body::Attention(a)) => {
@@ -125,6 +128,10 @@ impl Kernel {
             (Mapping::Threads { vector, .. }, Body::Transform(t)) => u64::from(*vector) * square(t),
             (Mapping::Tile { thread_m, thread_n, .. }, Body::Contract(c)) => {
                 u64::from(*thread_m) * u64::from(*thread_n) * words(self.vars[c.acc])
+            }
+            (Mapping::Steps(steps), Body::Recurrent(r)) if steps.held => {
+                let hidden = self.axes[r.hidden].extent.as_const().unwrap_or(0);
+                u64::try_from(steps.weights(&r.layer, hidden)).unwrap_or(0)
             }
             (Mapping::Matrix(tiling), _) => tiling.accumulators().into(),
             (Mapping::Gemv(tiling), Body::Contract(c)) => gemv_sums(tiling) * words(self.vars[c.acc]),

@@ -100,6 +100,11 @@ impl fmt::Display for Mapping {
                     resident(s.resident)
                 )
             }
+            Mapping::Steps(s) => {
+                let held = if s.held { ", held" } else { "" };
+                let (block, rows, lanes, width) = (s.block, s.rows, s.lanes, s.width);
+                write!(f, "steps(block {block}, rows {rows}, {lanes} lanes, width {width}{held})")
+            }
             Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
             Mapping::Rows {
                 lanes,

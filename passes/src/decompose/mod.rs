@@ -41,8 +41,8 @@ pub const PASS: Pass = Pass {
             builder.origin = node.origin.clone();
             let operands: Vec<Value> = node.operands.iter().map(|v| builder.value(*v)).collect();
             let value = match composite {
-                Composite::Recurrent(layer) if stays && !context.target.is_gpu() => {
-                    recurrent::in_f32(&mut builder, layer, &operands)?
+                Composite::Recurrent(layer) if stays && recurrent::is_one_kernel(graph, node, layer, context.target) => {
+                    recurrent::in_f32(&mut builder, layer, &operands, context.target)?
                 }
                 // A group is a row, which one kernel normalises.
                 Composite::GroupNorm { groups, epsilon } if keep.layer_norm => {
@@ -103,8 +103,7 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
 }
 
 /// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so
-/// head sizes must be known, and not 0; and it computes in f32. So does the kernel of recurrent layers, which the CPU
-/// alone has.
+/// head sizes must be known, and not 0; and it computes in f32. So does the kernel of recurrent layers.
 fn has_kernel(composite: &Composite, graph: &Graph, node: &Node, target: &Target) -> bool {
     let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
     match composite {
@@ -113,7 +112,9 @@ fn has_kernel(composite: &Composite, graph: &Graph, node: &Node, target: &Target
             !is_f64 && [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0))
         }
         Composite::Dequantize { out, .. } => *out != DType::F64,
-        Composite::Recurrent(_) => !target.is_gpu() && graph.ty(node.operands[0]).dtype == DType::F32,
+        Composite::Recurrent(layer) => {
+            recurrent::is_in_f32(graph, node, target) && recurrent::is_one_kernel(graph, node, layer, target)
+        }
         _ => true,
     }
 }

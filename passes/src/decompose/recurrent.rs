@@ -4,18 +4,56 @@
 //! y = recurrent x[3, b, 4h], r, h0, c0   →   3 · (contract, gates), concat
 //! ```
 //!
-//! Computed in f32 at least. Layers whose number of steps is open, or larger than [`MOST_STEPS`], are refused. The CPU
-//! has a kernel of f32, and none are written out there but those of f64.
+//! Computed in f32 at least. Layers of f32 and narrower types are one kernel, but for those of a GPU that take less time
+//! written out ([`is_one_kernel`]). What is written out has a known number of steps, [`MOST_STEPS`] at most.
 
-use ir::op::{Activation, ActivationKind, BinaryOp, Cell, Composite, Contract, Elementwise, Recurrent, UnaryOp, View};
-use ir::{DType, Dim, Op, Shape, Value};
+use ir::op::{
+    Activation, ActivationKind, BinaryOp, Cell, Composite, Contract, Elementwise, Recurrent, ReduceOp, UnaryOp, View,
+};
+use ir::graph::Node;
+use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
 
-use super::{as_shape, binary, cast, unary, wide, with_scalar};
+use super::{as_shape, binary, cast, reduce, unary, wide, with_scalar};
 use crate::error::PassFault;
+use crate::lower;
 use crate::rewrite::Builder;
 
 /// The most steps that are written out: each is some twenty nodes.
 const MOST_STEPS: i64 = 1024;
+
+/// How much longer one kernel may take than steps that are written out: these take compile time, and launches of their own
+/// from the processor.
+const ONE_KERNEL_LEEWAY: f64 = 1.5;
+
+/// Launches of a step that is written out.
+const LAUNCHES: f64 = 2.0;
+
+/// Says whether a layer is one kernel: on the CPU always; on a GPU where a workgroup holds its states, unless a known
+/// number of steps, each a few launches that have the whole device, is predicted to take less time.
+pub(super) fn is_one_kernel(graph: &Graph, node: &Node, layer: &Recurrent, target: &Target) -> bool {
+    let ty = |operand: usize| graph.ty(node.operands[operand]);
+    if ty(0).dtype == DType::F64 {
+        return false;
+    }
+    if !target.is_gpu() {
+        return true;
+    }
+    let (steps, state) = (&ty(0).shape[0], &ty(2).shape);
+    let batch = state[0].hint(graph.symbols());
+    let Some((hidden, clocks)) = state[1]
+        .as_const()
+        .and_then(|hidden| Some((hidden, lower::mapping::step_clocks(layer, [hidden, batch], ty(1).dtype, target)?)))
+    else {
+        return false;
+    };
+    if steps.as_const().is_none_or(|steps| !(0..=MOST_STEPS).contains(&steps)) {
+        return true;
+    }
+    let weights = layer.cell.gates().saturating_mul(hidden).saturating_mul(hidden);
+    let bytes = weights.saturating_mul((ty(1).dtype.bits() / 8).into());
+    let written_out = LAUNCHES * target.launch_us + target.memory_us(bytes as f64);
+    clocks / (target.clock_ghz * 1e3) <= ONE_KERNEL_LEEWAY * written_out
+}
 
 type Answer = Result<Value, PassFault>;
 
@@ -44,8 +82,39 @@ impl Steps<'_, '_> {
         self.b.emit(Op::View(View::Slice { starts, sizes, steps }), &[x])
     }
 
+    /// A state as it is multiplied: rounded where the layer says so ([`Recurrent::multiplied`]).
+    fn multiplied(&mut self, state: Value) -> Answer {
+        if !self.layer.rounded {
+            return Ok(state);
+        }
+        let b = &mut *self.b;
+        let [low, high] = [ReduceOp::Min, ReduceOp::Max].map(|op| reduce(b, op, state, vec![1]));
+        let low = with_scalar(b, BinaryOp::Min, low?, 0.0)?;
+        let high = with_scalar(b, BinaryOp::Max, high?, 0.0)?;
+        let span = binary(b, BinaryOp::Sub, high, low)?;
+        let scale = with_scalar(b, BinaryOp::Div, span, 255.0)?;
+        let any = with_scalar(b, BinaryOp::Gt, span, 0.0)?;
+        let one = b.scalar(b.ty(scale).dtype, 1.0);
+        let scale = b.emit(Op::Elementwise(Elementwise::Select), &[any, scale, one])?;
+        let level = |b: &mut Builder<'_>, x: Value, zero: Option<Value>| {
+            let level = binary(b, BinaryOp::Div, x, scale)?;
+            let mut level = unary(b, UnaryOp::Round, level)?;
+            if let Some(zero) = zero {
+                level = binary(b, BinaryOp::Add, level, zero)?;
+            }
+            let level = with_scalar(b, BinaryOp::Max, level, 0.0)?;
+            with_scalar(b, BinaryOp::Min, level, 255.0)
+        };
+        let lowest = unary(b, UnaryOp::Neg, low)?;
+        let zero = level(b, lowest, None)?;
+        let level = level(b, state, Some(zero))?;
+        let centred = binary(b, BinaryOp::Sub, level, zero)?;
+        binary(b, BinaryOp::Mul, centred, scale)
+    }
+
     /// The products of a state with the weights of some gates.
     fn product(&mut self, state: Value, part: i64, count: i64) -> Answer {
+        let state = self.multiplied(state)?;
         let mut starts = vec![Dim::Const(0); 2];
         starts[0] = self.hidden_size.clone() * part;
         let sizes = vec![self.hidden_size.clone() * count, self.hidden_size.clone()];
@@ -219,15 +288,19 @@ fn activation(b: &mut Builder<'_>, of: &Activation, x: Value) -> Answer {
     }
 }
 
-/// A layer of the kernel's type, of operands and with a result of a narrower one; layers of f64 are written out.
-pub(super) fn in_f32(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value]) -> Answer {
+/// Says whether a layer's operands have the types that its kernel takes: f32, and of a GPU weights of 16 bits.
+pub(super) fn is_in_f32(graph: &Graph, node: &Node, target: &Target) -> bool {
+    let is_f32 = |operand: usize| graph.ty(node.operands[operand]).dtype == DType::F32;
+    is_f32(0) && (target.is_gpu() || is_f32(1))
+}
+
+/// A layer of the kernel's type, of operands and with a result of a narrower one. GPUs read weights as they are.
+pub(super) fn in_f32(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value], target: &Target) -> Answer {
     let dtype = b.ty(x[0]).dtype;
-    if dtype == DType::F64 {
-        return recurrent(b, layer, x);
-    }
     let mut operands = x.to_vec();
-    for value in &mut operands {
-        if b.ty(*value).dtype.is_float() {
+    for (at, value) in operands.iter_mut().enumerate() {
+        let stays = at == 1 && target.is_gpu();
+        if b.ty(*value).dtype.is_float() && !stays {
             *value = cast(b, *value, DType::F32)?;
         }
     }
@@ -241,10 +314,12 @@ pub(super) fn recurrent(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value]) -> 
     let count = ty.shape[0].as_const().filter(|steps| (0..=MOST_STEPS).contains(steps));
     let Some(count) = count else {
         let what = format!(
-            "a recurrent layer ({}) of {} steps: layers are written out step by step, up to {MOST_STEPS} of them; fix the number \
-             of steps with --size or --shape, or run it on the CPU in f32",
+            "a recurrent layer ({}) of {} steps in {}: a GPU has a kernel for f32 and narrower types, of hidden sizes that are \
+             known and fit a workgroup; others are written out step by step, up to {MOST_STEPS} of them: fix the number of \
+             steps with --size or --shape, or run it on the CPU in f32",
             layer.cell.name(),
-            ty.shape[0]
+            ty.shape[0],
+            ty.dtype
         );
         let at = b.origin.clone();
         return Err(PassFault::Unsupported { what, at });

@@ -13,6 +13,7 @@
 //! | other folds (columns) | `Threads`; `Block` when points are too few to fill the device |
 //! | contraction | `Gemv` for few rows; `Matrix` where the target multiplies its types in hardware, else `Tile`; see [`contract`] |
 //! | attention | `FlashMatrix` where the target multiplies its type in hardware, else `FlashLanes`; `Flash` for very wide heads; see [`attention`] |
+//! | recurrent layer | `Steps`, weights in registers where they fit; see [`steps`] |
 //! | scan | `Threads` a row, or `Block` for few long rows |
 //! | sort | `Threads` a row when short, `Block` otherwise; see [`Mapping`] |
 
@@ -27,12 +28,14 @@ mod points;
 #[cfg(test)]
 mod room;
 mod shares;
+mod steps;
 mod strips;
 mod text;
 
 pub use others::{Other, others, predicted_us};
 pub use parts::Second;
 pub use shares::may_share;
+pub use steps::step_clocks;
 
 use ir::kernel::access::Motions;
 use ir::kernel::{
@@ -66,8 +69,7 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
         Body::Attention(body) => mapper.attention(body),
         Body::Scan(body) => mapper.scan(body),
         Body::Sort(body) => mapper.sort(body),
-        // Only plans for the CPU have them.
-        Body::Recurrent(_) => Mapping::Host,
+        Body::Recurrent(body) => mapper.steps(body),
     }
 }
 

@@ -33,6 +33,7 @@ pub fn recurrent(b: &mut Builder<'_>, layer: &Recurrent) -> Result<Body, LowerEr
     let at = |axes: &[AxisId]| axes.iter().map(|a| Linear::axis(*a)).collect::<Vec<_>>();
     let input = b.pull(operands[0], &at(&[time, batch, gates]))?;
     let weights = b.pull(operands[1], &at(&[gates, inner]))?;
+    let weights = b.widen(weights);
     let first = b.pull(operands[2], &at(&[batch, hidden]))?;
     let other = |b: &mut Builder<'_>, place: Option<usize>, axes: Vec<AxisId>| {
         place.map(|place| b.pull(operands[place], &at(&axes))).transpose()

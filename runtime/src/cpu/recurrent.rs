@@ -8,7 +8,7 @@ use ir::host::recurrent::Recurrent;
 use super::env::Env;
 use super::exec::{Prepare, aligned};
 use super::kernels::Isa;
-use super::kernels::recurrent::{Operands, Part, halves, memory_floats, pack, packed_floats, run_part, vectors};
+use super::kernels::recurrent::{Operands, Part, halves, memory_floats, pack, packed_floats, round_states, run_part, vectors};
 use super::kernels::workspace::{NoRoom, zeros};
 use crate::error::RuntimeError;
 
@@ -60,7 +60,7 @@ impl RecurrentExec {
             Some(_) => 0,
             None => packed_floats(self.isa, &form.layer, form.hidden),
         };
-        (memory_floats(form.hidden, form.batch) + packed) * size_of::<f32>()
+        (memory_floats(&form.layer, form.hidden, form.batch) + packed) * size_of::<f32>()
     }
 
     /// # Safety
@@ -84,7 +84,7 @@ impl RecurrentExec {
         let packed = match &self.packed {
             Some(packed) => packed.as_ptr(),
             None => {
-                let to: *mut u8 = memory.wrapping_add(memory_floats(n, batch)).cast();
+                let to: *mut u8 = memory.wrapping_add(memory_floats(&form.layer, n, batch)).cast();
                 let ends = Params(&[params[form.operands[1]], to]);
                 env.parallel_for(vectors(isa, n), &|vector, _| {
                     let Params([from, to]) = &ends;
@@ -117,19 +117,18 @@ impl RecurrentExec {
         let count = vectors(isa, form.hidden);
         let shared_by = (weights * form.batch / PRODUCTS_A_THREAD).clamp(1, threads).min(count);
         let by_rows = form.batch >= threads && weights * size_of::<f32>() <= KEPT_BYTES;
-        let part = |at: usize, rows: std::ops::Range<usize>, vectors: std::ops::Range<usize>, second: bool| {
-            let t = if form.layer.reverse { form.steps - 1 - at } else { at };
-            let part = Part {
-                at,
-                t,
-                rows,
-                vectors,
-                second,
-            };
-            // SAFETY: the operands are those that `run` was given; tasks have rows or units of their own, and a step,
-            // or a half of one, begins when the one before has ended.
-            unsafe { run_part(isa, &operands.0, &part) }
+        let part = |at: usize, rows: std::ops::Range<usize>, vectors: std::ops::Range<usize>, second: bool| Part {
+            at,
+            t: if form.layer.reverse { form.steps - 1 - at } else { at },
+            rows,
+            vectors,
+            second,
         };
+        // SAFETY: the operands are those that `run` was given; tasks have rows or units of their own, and a step, or a
+        // half of one, begins when the one before has ended.
+        let run = |part: &Part| unsafe { run_part(isa, &operands.0, part) };
+        // SAFETY: as above, all units of the part's rows.
+        let round = |part: &Part| unsafe { round_states(isa, &operands.0, part) };
         let halves = halves(&form.layer);
         if by_rows || shared_by == 1 {
             let each = form.batch.div_ceil(threads);
@@ -137,7 +136,9 @@ impl RecurrentExec {
                 let rows = task * each..((task + 1) * each).min(form.batch);
                 for at in 0..form.steps {
                     for half in 0..halves {
-                        part(at, rows.clone(), 0..count, half == 1);
+                        let part = part(at, rows.clone(), 0..count, half == 1);
+                        round(&part);
+                        run(&part);
                     }
                 }
             });
@@ -146,9 +147,10 @@ impl RecurrentExec {
         let each = count.div_ceil(shared_by);
         for at in 0..form.steps {
             for half in 0..halves {
+                round(&part(at, 0..form.batch, 0..count, half == 1));
                 env.parallel_for(count.div_ceil(each), &|task, _| {
                     let vectors = task * each..((task + 1) * each).min(count);
-                    part(at, 0..form.batch, vectors, half == 1);
+                    run(&part(at, 0..form.batch, vectors, half == 1));
                 });
             }
         }

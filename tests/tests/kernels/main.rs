@@ -46,6 +46,7 @@ mod quantised_attention;
 mod quantised_products;
 mod random_products;
 mod random_windows;
+mod recurrent;
 mod rounding;
 mod row_scales;
 mod shares;

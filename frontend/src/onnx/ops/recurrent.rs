@@ -13,7 +13,7 @@ pub(super) const ROWS: &[Row] = &[
     op("GRU", 1, gru),
     op("LSTM", 1, |n| {
         let (weights, recurrence) = (n.input(1)?, n.input(2)?);
-        lstm(n, weights, recurrence)
+        lstm(n, weights, recurrence, false)
     }),
     op("RNN", 1, rnn),
     microsoft("DynamicQuantizeLSTM", dynamically_quantized),
@@ -28,6 +28,8 @@ struct Layer {
     /// `[D, 3·H]`
     peepholes: Option<Val>,
     cell: Cell,
+    /// What weights are multiplied with is rounded to 8 bits: all inputs by one scale, the state at each step.
+    rounded: bool,
 }
 
 fn rnn(node: &mut Node<'_>) -> Step<Vec<Val>> {
@@ -40,6 +42,7 @@ fn rnn(node: &mut Node<'_>) -> Step<Vec<Val>> {
             recurrence,
             peepholes: None,
             cell,
+            rounded: false,
         },
     )
 }
@@ -55,11 +58,12 @@ fn gru(node: &mut Node<'_>) -> Step<Vec<Val>> {
             recurrence,
             peepholes: None,
             cell,
+            rounded: false,
         },
     )
 }
 
-fn lstm(node: &mut Node<'_>, weights: Val, recurrence: Val) -> Step<Vec<Val>> {
+fn lstm(node: &mut Node<'_>, weights: Val, recurrence: Val, rounded: bool) -> Step<Vec<Val>> {
     let peepholes = node.optional(7);
     let cell = Cell::Lstm {
         input_forget: node.flag("input_forget")?,
@@ -73,12 +77,15 @@ fn lstm(node: &mut Node<'_>, weights: Val, recurrence: Val) -> Step<Vec<Val>> {
             recurrence,
             peepholes,
             cell,
+            rounded,
         },
     )
 }
 
-/// An LSTM whose weights, `[D, I, 4·H]` and `[D, H, 4·H]`, are quantised. They are made numbers; inputs and states stay
-/// numbers, which ONNX Runtime rounds to 8 bits at each step.
+/// An LSTM whose weights, `[D, I, 4·H]` and `[D, H, 4·H]`, are quantised. They are made numbers. What they are
+/// multiplied with is rounded to 8 bits as ONNX Runtime does it: all inputs by one scale and zero point, the hidden
+/// state at each step anew. Of several rows of a batch each state has its own; ONNX Runtime takes those of a thread
+/// together, so that its results depend on the number of threads.
 fn dynamically_quantized(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let mut weights = [node.input(1)?, node.input(2)?];
     for (weight, at) in weights.iter_mut().zip([8, 10]) {
@@ -102,7 +109,7 @@ fn dynamically_quantized(node: &mut Node<'_>) -> Step<Vec<Val>> {
         *weight = node.transpose(numbers, vec![0, 2, 1])?;
     }
     let [weights, recurrence] = weights;
-    lstm(node, weights, recurrence)
+    lstm(node, weights, recurrence, true)
 }
 
 /// The directions of a layer, each whether it goes backwards.
@@ -354,6 +361,12 @@ fn layer(node: &mut Node<'_>, layer: &Layer) -> Step<Vec<Val>> {
     if batch_first {
         x = node.transpose(x, vec![1, 0, 2])?;
     }
+    if layer.rounded {
+        let [levels, scale, zero] = super::quant::dynamically_quantized(node, x)?;
+        let [levels, zero] = [node.cast(levels, dtype)?, node.cast(zero, dtype)?];
+        let centred = node.binary(BinaryOp::Sub, levels, zero)?;
+        x = node.binary(BinaryOp::Mul, centred, scale)?;
+    }
     let directions = directions(node)?;
     let activations = activations(node, layer.cell, directions.len())?;
     let (shape, recurrence) = (node.shape(x), node.shape(layer.recurrence));
@@ -396,6 +409,7 @@ fn layer(node: &mut Node<'_>, layer: &Layer) -> Step<Vec<Val>> {
             clip,
             reverse,
             lengths: run.lengths.is_some(),
+            rounded: layer.rounded,
         };
         let (y, last, cell) = one_direction(node, &run, layer, settings, direction)?;
         all.push(y);

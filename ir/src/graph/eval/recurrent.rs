@@ -41,21 +41,23 @@ impl Row<'_> {
         let n = self.hidden.len();
         let [f, g, h] = &self.layer.activations;
         let old = self.hidden.clone();
+        let seen = self.layer.multiplied(&old);
         match self.layer.cell {
             Cell::Rnn => {
                 for (j, &x) in x.iter().enumerate().take(n) {
-                    self.hidden[j] = self.gate(f, x + self.product(0, j, &old));
+                    self.hidden[j] = self.gate(f, x + self.product(0, j, &seen));
                 }
             }
             Cell::Gru { reset_after } => {
                 let reset: Vec<f64> = (0..n)
-                    .map(|j| self.gate(f, x[n + j] + self.product(1, j, &old)))
+                    .map(|j| self.gate(f, x[n + j] + self.product(1, j, &seen)))
                     .collect();
                 let kept: Vec<f64> = old.iter().zip(&reset).map(|(h, r)| h * r).collect();
+                let kept = self.layer.multiplied(&kept);
                 for j in 0..n {
-                    let update = self.gate(f, x[j] + self.product(0, j, &old));
+                    let update = self.gate(f, x[j] + self.product(0, j, &seen));
                     let own = match reset_after {
-                        true => reset[j] * (self.product(2, j, &old) + self.bias.map_or(0.0, |b| b[j])),
+                        true => reset[j] * (self.product(2, j, &seen) + self.bias.map_or(0.0, |b| b[j])),
                         false => self.product(2, j, &kept),
                     };
                     let new = self.gate(g, x[2 * n + j] + own);
@@ -65,7 +67,7 @@ impl Row<'_> {
             Cell::Lstm { input_forget, .. } => {
                 for j in 0..n {
                     let cell = self.cell[j];
-                    let sum = |gate: usize| x[gate * n + j] + self.product(gate, j, &old);
+                    let sum = |gate: usize| x[gate * n + j] + self.product(gate, j, &seen);
                     let input = self.gate(f, sum(0) + self.peephole(0, j, cell));
                     let forget = match input_forget {
                         true => 1.0 - input,

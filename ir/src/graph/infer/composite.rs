@@ -75,7 +75,11 @@ fn recurrent(layer: &Recurrent, dtype: DType, cx: &Cx<'_>) -> Inferred {
     let places = layer.places();
     for (operand, rank) in [(0, 3), (1, 2), (2, 2)] {
         cx.rank_is(operand, rank)?;
-        cx.same_dtype(0, operand)?;
+        // Weights may be stored in fewer bits than what is computed with them.
+        let narrow = matches!(cx.operands[operand].dtype, DType::F16 | DType::BF16);
+        if operand != 1 || dtype != DType::F32 || !narrow {
+            cx.same_dtype(0, operand)?;
+        }
     }
     let (x, hidden) = (&cx.operands[0].shape, cx.operands[2].shape[1].clone());
     let row = Shape(vec![x[1].clone(), hidden.clone()]);

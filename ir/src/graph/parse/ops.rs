@@ -210,6 +210,7 @@ impl Parser {
             clip: a.get(self, "clip", Parser::scalar)?,
             reverse: a.flag(self, "reverse")?,
             lengths: a.flag(self, "lengths")?,
+            rounded: a.flag(self, "rounded")?,
         })
     }
 

@@ -4,7 +4,7 @@ use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
     Access, AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
-    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Strips, Tiling, Travel, Weights, WindowBody, access,
+    GemvTiling, Loops, Mapping, Operand, Param, Shares, Steps, Stmt, Strips, Tiling, Travel, Weights, WindowBody, access,
     limits,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
@@ -305,6 +305,11 @@ impl Verifier<'_> {
             }
             (Mapping::Strips(strips), Body::Window(w)) => w.misfit(self.kernel, strips),
             (Mapping::Strips(_), _) => Some("it is for windows"),
+            (Mapping::Steps(steps), Body::Recurrent(r)) => steps.misfit(r, self.kernel),
+            (Mapping::Steps(_), _) => Some("it is for recurrent layers"),
+            (mapping, Body::Recurrent(_)) if *mapping != Mapping::Host => {
+                Some("a recurrent layer goes through its steps in order")
+            }
             (Mapping::Stream { .. } | Mapping::Transpose { .. }, b) if !is_pointwise(b) => {
                 Some("it is for pointwise bodies")
             }
@@ -457,6 +462,7 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
             vec![block, vector]
         }
         Mapping::Strips(s) => vec![s.block, s.rows, s.columns, s.vector, s.read],
+        Mapping::Steps(s) => vec![s.block, s.rows, s.lanes, s.width],
         Mapping::Lanes { lanes, block, vector } => vec![lanes, block, vector],
         Mapping::Rows {
             lanes,
@@ -568,6 +574,7 @@ pub(in crate::kernel) fn threads(mapping: &Mapping) -> Option<u64> {
         | Mapping::Stream { block, .. }
         | Mapping::Transpose { block, .. }
         | Mapping::Strips(Strips { block, .. })
+        | Mapping::Steps(Steps { block, .. })
         | Mapping::Flash { block, .. } => Some(u64::from(block)),
         Mapping::Tile {
             block_m,

@@ -30,6 +30,7 @@ pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Other>
             all
         }
         Body::Attention(_) => candidates(kernel, symbols, target),
+        Body::Recurrent(_) => Mapper::lighter_steps(kernel).into_iter().collect(),
         _ => lighter(&kernel.mapping),
     };
     let priced = all

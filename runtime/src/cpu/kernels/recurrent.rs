@@ -50,9 +50,9 @@ pub(crate) fn halves(layer: &Recurrent) -> usize {
     }
 }
 
-/// Numbers of memory that a layer needs: two hidden states, the cell state, and a gate of each.
-pub(crate) fn memory_floats(hidden: usize, batch: usize) -> usize {
-    4 * hidden * batch
+/// Numbers of memory that a layer needs: two hidden states, the cell state, and a gate of each; and what is rounded.
+pub(crate) fn memory_floats(layer: &Recurrent, hidden: usize, batch: usize) -> usize {
+    (4 + usize::from(layer.rounded)) * hidden * batch
 }
 
 /// How many vectors of units there are.
@@ -106,6 +106,42 @@ simd_dispatch! {
     unsafe fn dispatch(operands: &Operands<'_>, part: &Part) = part_of_step
 }
 
+/// Rounds what a part's products are made of to 8 bits, where the layer does so: the state of each of its rows, of all
+/// units.
+///
+/// # Safety
+/// As for [`run_part`]; the rows' parts that come before have run, and none runs at the same time.
+pub(crate) unsafe fn round_states(isa: Isa, operands: &Operands<'_>, part: &Part) {
+    if operands.layer.rounded {
+        rounding(isa, operands, part);
+    }
+}
+
+simd_dispatch! {
+    unsafe fn rounding(operands: &Operands<'_>, part: &Part) = round_rows
+}
+
+#[inline(always)]
+unsafe fn round_rows<S: Simd>(operands: &Operands<'_>, part: &Part) {
+    for row in part.rows.clone() {
+        let row = memory(operands, part, row);
+        let n = operands.hidden;
+        let state = std::slice::from_raw_parts(if part.second { row.cell.cast_const() } else { row.old }, n);
+        let to = std::slice::from_raw_parts_mut(row.rounded, n);
+        let (mut low, mut high) = (0f32, 0f32);
+        for x in state {
+            low = if *x < low { *x } else { low };
+            high = if *x > high { *x } else { high };
+        }
+        let scale = if high > low { (high - low) / 255.0 } else { 1.0 };
+        let zero = (-low / scale).round_ties_even().clamp(0.0, 255.0);
+        for (to, x) in to.iter_mut().zip(state) {
+            let level = ((*x / scale).round_ties_even() + zero).clamp(0.0, 255.0);
+            *to = (level - zero) * scale;
+        }
+    }
+}
+
 /// The most rows whose sums are in registers at once.
 const MOST_ROWS: usize = 4;
 
@@ -141,6 +177,8 @@ struct Row {
     new: *mut f32,
     cell: *mut f32,
     gate: *mut f32,
+    /// What products are made of, where that is rounded.
+    rounded: *mut f32,
     x: *const f32,
     out: *mut f32,
 }
@@ -156,6 +194,7 @@ unsafe fn memory(operands: &Operands<'_>, part: &Part, row: usize) -> Row {
         new: of(1 - part.at % 2),
         cell: of(2),
         gate: of(3),
+        rounded: if operands.layer.rounded { of(4) } else { std::ptr::null_mut() },
         x: operands.input.add(place * operands.layer.cell.gates() as usize * n),
         out: operands.out.add(place * n * states),
     }
@@ -269,7 +308,9 @@ unsafe fn tile<S: Simd, F: Finish<C>, const C: usize, const R: usize, const P: u
     let mut states = [std::ptr::null(); R];
     for r in 0..R {
         // The reset state stands in the cell state's place, which a GRU does not need.
-        states[r] = if F::OF_RESET {
+        states[r] = if operands.layer.rounded {
+            rows[r].rounded.cast_const()
+        } else if F::OF_RESET {
             rows[r].cell.cast_const()
         } else {
             rows[r].old

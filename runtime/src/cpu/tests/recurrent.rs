@@ -88,6 +88,7 @@ fn layer(cell: Cell, kinds: [ActivationKind; 3], reverse: bool, lengths: bool) -
         clip: None,
         reverse,
         lengths,
+        rounded: false,
     }
 }
 
@@ -114,6 +115,14 @@ fn layers_agree_with_the_interpreter_at_all_sizes() {
             false,
             true,
         ),
+        Recurrent {
+            rounded: true,
+            ..layer(Cell::Gru { reset_after: false }, [Sigmoid, Tanh, Tanh], false, true)
+        },
+        Recurrent {
+            rounded: true,
+            ..layer(lstm(false, false, true), [Sigmoid, Tanh, Tanh], true, false)
+        },
         Recurrent {
             clip: Some(Scalar::Float(0.25)),
             ..layer(lstm(false, true, true), [Affine, Relu, Affine], true, false)
