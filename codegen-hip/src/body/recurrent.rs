@@ -121,7 +121,7 @@ impl Printer<'_> {
                 Expr::Load { param, index } if width > 1 => {
                     let index = p.value(index);
                     let base = p.params[param.index()].clone();
-                    p.out.line(format!("return load_vector<{width}>({base} + ({index}));"));
+                    p.out.line(format!("return load_whole<{width}>({base} + ({index}));"));
                 }
                 _ => {
                     let spelled = p.value(stored);

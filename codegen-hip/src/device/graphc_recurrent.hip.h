@@ -31,6 +31,8 @@ struct RecurrentTile {
     static constexpr int TEAMS = BLOCK / LANES;
     /// Accesses of a lane to the weights of a sum.
     static constexpr int READS = (HIDDEN + LANES * WIDTH - 1) / (LANES * WIDTH);
+    /// No access reaches beyond a sum's weights.
+    static constexpr bool FULL = READS * LANES * WIDTH == HIDDEN;
 };
 
 /// Which options of ONNX's layers a layer has.
@@ -53,7 +55,9 @@ struct GateSums {
     /// Weights of a sum; zeros beyond the last one.
     template <typename Source>
     static GRAPHC_DEVICE Weights read(const Source& weights, int turn, int at) {
-        if (place(turn) < COUNT && depth(at) < Tile::HIDDEN) return weights(BEGIN * Tile::HIDDEN + place(turn), depth(at));
+        // Without a condition where all are there, so that reads of several sums are under way at once.
+        const bool there = COUNT % Tile::TEAMS == 0 || place(turn) < COUNT;
+        if (there && (Tile::FULL || depth(at) < Tile::HIDDEN)) return weights(BEGIN * Tile::HIDDEN + place(turn), depth(at));
         return Weights{};
     }
 
@@ -74,8 +78,8 @@ struct GateSums {
         for (int at = 0; at < Tile::READS; ++at) {
             const Weights weights = next(at);
             // Where teams end beyond the state, what they multiply there is zero on both sides.
-            const int k = depth(at) < Tile::HIDDEN ? depth(at) : 0;
-            const bool inside = Tile::READS * Tile::LANES * Tile::WIDTH == Tile::HIDDEN || depth(at) < Tile::HIDDEN;
+            const bool inside = Tile::FULL || depth(at) < Tile::HIDDEN;
+            const int k = inside ? depth(at) : 0;
 #pragma unroll
             for (int r = 0; r < Tile::ROWS; ++r) {
                 const auto part = load_vector<Tile::WIDTH>(&state[r][k]);
@@ -101,7 +105,7 @@ struct GateSums {
                 turn(number, state, sums, [&](int at) { return held[number * Tile::READS + at]; });
             }
         } else {
-#pragma unroll 1
+#pragma unroll 2
             for (int number = 0; number < TURNS; ++number) {
                 turn(number, state, sums, [&](int at) { return read(weights, number, at); });
             }

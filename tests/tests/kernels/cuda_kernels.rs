@@ -703,6 +703,21 @@ fn kernels_of_random_graphs_compile() {
     println!("{} kernels of random graphs compiled", requests.len());
 }
 
+#[test]
+fn recurrent_layers_compile_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let mut random = graphc_tests::quantised::Random(0x510e_527f_ade6_82d1);
+    let mut requests = Vec::new();
+    for number in 0..16 {
+        let text = crate::recurrent::case(&mut random, number).text;
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}: {text}"));
+        requests.extend(graphc::driver::requests(&built.program));
+    }
+    check(&compiler, &requests);
+}
+
 /// The same source gives the same cubin, without a cache and in other processes too.
 #[test]
 fn cubins_are_identical_in_two_runs() {

@@ -17,14 +17,14 @@ use ir::{Bindings, DType, HostTensor, Symbol};
 use runtime::code_object;
 
 /// A layer: its graph's text, its type and its sizes.
-struct Case {
-    text: String,
+pub struct Case {
+    pub text: String,
     dtype: DType,
     sizes: [i64; 2],
     lengths: bool,
 }
 
-fn case(random: &mut Random, number: usize) -> Case {
+pub fn case(random: &mut Random, number: usize) -> Case {
     let (cell, gates, functions) = random.of(&[
         ("rnn", 1, 1),
         ("gru", 3, 2),
