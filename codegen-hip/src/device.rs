@@ -57,10 +57,7 @@ const HEADERS: &[(&str, &str)] = &[
         include_str!("device/graphc_gemv_stream.hip.h"),
     ),
     ("graphc_attention.hip.h", include_str!("device/graphc_attention.hip.h")),
-    (
-        "graphc_recurrent.hip.h",
-        include_str!("device/graphc_recurrent.hip.h"),
-    ),
+    ("graphc_recurrent.hip.h", include_str!("device/graphc_recurrent.hip.h")),
     ("graphc_scan.hip.h", include_str!("device/graphc_scan.hip.h")),
     ("graphc_sort.hip.h", include_str!("device/graphc_sort.hip.h")),
 ];

@@ -505,7 +505,12 @@ fn recurrent_layers_are_one_kernel_where_that_takes_less_time_and_what_none_take
         let (after, _) = optimize(graph(body), &target.parse().unwrap(), &OptimizeOptions::default()).unwrap();
         after.nodes().values().any(|n| n.op.name() == "recurrent")
     };
-    for (dtype, steps, hidden) in [("f32", "t", 3), ("f16", "t", 128), ("f32", "2000", 1024), ("f32", "9", 64)] {
+    for (dtype, steps, hidden) in [
+        ("f32", "t", 3),
+        ("f16", "t", 128),
+        ("f32", "2000", 1024),
+        ("f32", "9", 64),
+    ] {
         for target in ["cpu", "gfx90a", "gfx1201", "sm_90"] {
             let body = layer(dtype, steps, hidden);
             assert!(is_whole(target, &body), "{target}: {body}");

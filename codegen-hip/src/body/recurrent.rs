@@ -13,9 +13,10 @@ const NOTHING: &str = "Nothing{}";
 
 impl Printer<'_> {
     pub(super) fn recurrent(&mut self, body: &RecurrentBody) -> Result<(), EmitError> {
-        let (Mapping::Steps(steps), Some(hidden)) =
-            (self.kernel.mapping.clone(), self.kernel.axes[body.hidden].extent.as_const())
-        else {
+        let (Mapping::Steps(steps), Some(hidden)) = (
+            self.kernel.mapping.clone(),
+            self.kernel.axes[body.hidden].extent.as_const(),
+        ) else {
             return Err(self.mismatch());
         };
         let layer = &body.layer;
@@ -67,7 +68,8 @@ impl Printer<'_> {
             Some(lengths) => self.element("row_length", &[body.batch], lengths),
             None => {
                 let name = self.fresh("row_length");
-                self.out.line(format!("const auto {name} = [&]({kind}) -> i64 {{ return {time}; }};"));
+                self.out
+                    .line(format!("const auto {name} = [&]({kind}) -> i64 {{ return {time}; }};"));
                 name
             }
         };
@@ -87,7 +89,8 @@ impl Printer<'_> {
         ];
         let arguments = [&arguments[..], &functions[..], &[store]].concat().join(", ");
         let counts = format!("{kind}, {}", self.axis_type(body.time));
-        self.out.line(format!("recurrent<Tile, Options, {counts}>({arguments});"));
+        self.out
+            .line(format!("recurrent<Tile, Options, {counts}>({arguments});"));
         self.out.close("");
         Ok(())
     }
@@ -116,7 +119,8 @@ impl Printer<'_> {
         self.scope(|p| {
             let stored = body.stored_weights(&p.kernel.exprs);
             let kind = spelling(p.kernel.exprs.dtype(stored));
-            p.out.open(format!("const auto {name} = [&]({parameters}) -> Vec<{kind}, {width}>"));
+            p.out
+                .open(format!("const auto {name} = [&]({parameters}) -> Vec<{kind}, {width}>"));
             match p.kernel.exprs[stored] {
                 Expr::Load { param, index } if width > 1 => {
                     let index = p.value(index);
@@ -153,7 +157,11 @@ impl Printer<'_> {
         };
         self.out.open(format!("const auto {name} = [](float x) -> float"));
         if let Some(clip) = clip {
-            self.out.line(format!("x = math::min(math::max(x, {}), {});", number(-clip), number(clip)));
+            self.out.line(format!(
+                "x = math::min(math::max(x, {}), {});",
+                number(-clip),
+                number(clip)
+            ));
         }
         self.out.line(format!("return {value};"));
         self.out.close(";");
@@ -165,10 +173,7 @@ impl Printer<'_> {
         let name = self.fresh("store_states");
         let parameters = self.parameters(&body.cells());
         self.scope(|p| {
-            let (hidden, cell) = (
-                p.name_var(body.hidden_var, "hidden"),
-                p.name_var(body.cell_var, "cell"),
-            );
+            let (hidden, cell) = (p.name_var(body.hidden_var, "hidden"), p.name_var(body.cell_var, "cell"));
             p.out.open(format!(
                 "const auto {name} = [&]({parameters}, float {hidden}, float {cell})"
             ));

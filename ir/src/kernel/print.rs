@@ -103,7 +103,10 @@ impl fmt::Display for Mapping {
             Mapping::Steps(s) => {
                 let held = if s.held { ", held" } else { "" };
                 let (block, rows, lanes, width) = (s.block, s.rows, s.lanes, s.width);
-                write!(f, "steps(block {block}, rows {rows}, {lanes} lanes, width {width}{held})")
+                write!(
+                    f,
+                    "steps(block {block}, rows {rows}, {lanes} lanes, width {width}{held})"
+                )
             }
             Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
             Mapping::Rows {

@@ -111,7 +111,10 @@ impl Steps {
 
     /// Units that a thread finishes.
     pub fn units(&self, hidden: i64) -> i64 {
-        positive_ceil(i64::from(self.rows).saturating_mul(hidden), i64::from(self.block).max(1))
+        positive_ceil(
+            i64::from(self.rows).saturating_mul(hidden),
+            i64::from(self.block).max(1),
+        )
     }
 
     /// Bytes of LDS: the state that is multiplied, of a GRU that resets it first a second one, and the gates' sums.

@@ -41,7 +41,9 @@ pub const PASS: Pass = Pass {
             builder.origin = node.origin.clone();
             let operands: Vec<Value> = node.operands.iter().map(|v| builder.value(*v)).collect();
             let value = match composite {
-                Composite::Recurrent(layer) if stays && recurrent::is_one_kernel(graph, node, layer, context.target) => {
+                Composite::Recurrent(layer)
+                    if stays && recurrent::is_one_kernel(graph, node, layer, context.target) =>
+                {
                     recurrent::in_f32(&mut builder, layer, &operands, context.target)?
                 }
                 // A group is a row, which one kernel normalises.

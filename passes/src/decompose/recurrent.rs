@@ -7,10 +7,10 @@
 //! Computed in f32 at least. Layers of f32 and narrower types are one kernel, but for those of a GPU that take less time
 //! written out ([`is_one_kernel`]). What is written out has a known number of steps, [`MOST_STEPS`] at most.
 
+use ir::graph::Node;
 use ir::op::{
     Activation, ActivationKind, BinaryOp, Cell, Composite, Contract, Elementwise, Recurrent, ReduceOp, UnaryOp, View,
 };
-use ir::graph::Node;
 use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
 
 use super::{as_shape, binary, cast, reduce, unary, wide, with_scalar};
@@ -40,10 +40,12 @@ pub(super) fn is_one_kernel(graph: &Graph, node: &Node, layer: &Recurrent, targe
     }
     let (steps, state) = (&ty(0).shape[0], &ty(2).shape);
     let batch = state[0].hint(graph.symbols());
-    let Some((hidden, clocks)) = state[1]
-        .as_const()
-        .and_then(|hidden| Some((hidden, lower::mapping::step_clocks(layer, [hidden, batch], ty(1).dtype, target)?)))
-    else {
+    let Some((hidden, clocks)) = state[1].as_const().and_then(|hidden| {
+        Some((
+            hidden,
+            lower::mapping::step_clocks(layer, [hidden, batch], ty(1).dtype, target)?,
+        ))
+    }) else {
         return false;
     };
     if steps.as_const().is_none_or(|steps| !(0..=MOST_STEPS).contains(&steps)) {

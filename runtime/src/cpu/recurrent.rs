@@ -8,7 +8,9 @@ use ir::host::recurrent::Recurrent;
 use super::env::Env;
 use super::exec::{Prepare, aligned};
 use super::kernels::Isa;
-use super::kernels::recurrent::{Operands, Part, halves, memory_floats, pack, packed_floats, round_states, run_part, vectors};
+use super::kernels::recurrent::{
+    Operands, Part, halves, memory_floats, pack, packed_floats, round_states, run_part, vectors,
+};
 use super::kernels::workspace::{NoRoom, zeros};
 use crate::error::RuntimeError;
 

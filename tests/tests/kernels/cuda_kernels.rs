@@ -710,7 +710,7 @@ fn recurrent_layers_compile_without_spills() {
     let mut requests = Vec::new();
     for number in 0..16 {
         let text = crate::recurrent::case(&mut random, number).text;
-        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}: {text}"));
         requests.extend(graphc::driver::requests(&built.program));

@@ -49,7 +49,11 @@ pub fn case(random: &mut Random, number: usize) -> Case {
     }
     let _ = writeln!(body, "  x = input \"x\" : {dtype}[{t}, {b}, {}]", gates * hidden);
     let _ = match constant {
-        true => writeln!(body, "  r = constant random(seed={number}, scale=0.05) : {dtype}[{}, {hidden}]", gates * hidden),
+        true => writeln!(
+            body,
+            "  r = constant random(seed={number}, scale=0.05) : {dtype}[{}, {hidden}]",
+            gates * hidden
+        ),
         false => writeln!(body, "  r = input \"r\" : {dtype}[{}, {hidden}]", gates * hidden),
     };
     let _ = writeln!(body, "  h0 = input \"h0\" : {dtype}[{b}, {hidden}]");

@@ -4,8 +4,8 @@ use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
     Access, AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
-    GemvTiling, Loops, Mapping, Operand, Param, Shares, Steps, Stmt, Strips, Tiling, Travel, Weights, WindowBody, access,
-    limits,
+    GemvTiling, Loops, Mapping, Operand, Param, Shares, Steps, Stmt, Strips, Tiling, Travel, Weights, WindowBody,
+    access, limits,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;

@@ -87,7 +87,9 @@ fn steps(layer: &Recurrent, [hidden, batch]: [i64; 2], widest: u32, target: &Tar
 /// weights of a type; `None` where no workgroup holds its states.
 pub fn step_clocks(layer: &Recurrent, [hidden, batch]: [i64; 2], stored: DType, target: &Target) -> Option<f64> {
     let most = i64::from(ACCESS_BYTES as u32 * 8 / stored.bits().max(1));
-    let widest = (0..4).map(|power| 8 >> power).find(|width| *width <= most && hidden % width == 0)?;
+    let widest = (0..4)
+        .map(|power| 8 >> power)
+        .find(|width| *width <= most && hidden % width == 0)?;
     let steps = steps(layer, [hidden, batch], widest as u32, target).filter(|_| hidden > 0)?;
     let weights = (layer.cell.gates() * hidden * hidden) as f64;
     let lanes = f64::from(target.simds) * if target.platform == Platform::Cuda { 32.0 } else { 16.0 };
@@ -96,6 +98,8 @@ pub fn step_clocks(layer: &Recurrent, [hidden, batch]: [i64; 2], stored: DType, 
         true => 0.0,
         false => weights * f64::from(stored.bits()) / 8.0 / f64::from(target.cache_bytes_per_clock.max(1)),
     };
-    let turns = (batch as f64 / f64::from(steps.rows) / f64::from(target.compute_units.max(1))).ceil().max(1.0);
+    let turns = (batch as f64 / f64::from(steps.rows) / f64::from(target.compute_units.max(1)))
+        .ceil()
+        .max(1.0);
     Some((STEP_CLOCKS + sums.max(read)) * turns)
 }

@@ -6,7 +6,7 @@
 //! `kw * C` values. Depthwise convolutions, and groups of few channels, have a kernel of their own
 //! ([`super::depthwise`]).
 
-use super::depthwise::{self, depthwise};
+use super::depthwise::{self, Filters, depthwise};
 use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, Problem, RowMap, packed_len, run};
 use super::isa::Isa;
 use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
@@ -48,7 +48,7 @@ pub struct PackedConv {
 enum Weights {
     Panels(PackedB),
     /// Of groups of few channels.
-    Apart(Vec<f32>),
+    Apart(Filters),
     /// 36 `[c, o]` matrices.
     Winograd(PackedB),
 }
@@ -85,7 +85,7 @@ impl PackedConv {
                 cg,
                 taps,
                 groups,
-                weights: Weights::Apart(depthwise::pack(weights, o, cg, taps)?),
+                weights: Weights::Apart(Filters::pack(isa, weights, [o, cg, o / groups], taps)?),
             });
         }
         let og = o / groups;
@@ -144,7 +144,7 @@ impl PackedConv {
     pub fn bytes(&self) -> usize {
         match &self.weights {
             Weights::Panels(packed) | Weights::Winograd(packed) => packed.bytes(),
-            Weights::Apart(packed) => packed.len() * 4,
+            Weights::Apart(filters) => filters.bytes(),
         }
     }
 }

@@ -5,8 +5,9 @@
 //! out[c] = sum over taps, u of x[tap][c ^ u] * w[tap][u][c],   u below the channels of a group
 //! ```
 //!
-//! A group has 1, 2, 4 or 8 channels and as many filters, so that all it reads is in one vector: lanes that are
-//! exchanged bring each of its channels beside each of its filters.
+//! Where a group has 1, 2, 4 or 8 channels and as many filters, all it reads is in one vector: lanes that are exchanged
+//! bring each of its channels beside each of its filters. Where it has more filters than channels, as a depthwise
+//! convolution with a multiplier has, lanes are picked: each filter's from the vector that its group's channels are in.
 #![expect(
     clippy::needless_range_loop,
     reason = "index loops of constant length unroll into registers"
@@ -34,44 +35,89 @@ pub(crate) type Fill<'a> = dyn Fn(usize, usize, *mut *const f32) -> usize + Sync
 
 /// Says whether groups of so many channels and filters are served.
 pub(crate) fn serves(isa: Isa, channels: usize, filters: usize) -> bool {
+    exchanges(isa, channels, filters) || picks(isa, channels, filters)
+}
+
+fn exchanges(isa: Isa, channels: usize, filters: usize) -> bool {
     channels == filters && matches!(channels, 1 | 2 | 4 | 8) && channels <= isa.lanes()
 }
 
-/// Packs filters `[o, group, taps]` of groups of so many channels as `[taps, group, o]`.
-///
-/// # Errors
-/// There is no memory for it.
-pub(crate) fn pack(weights: &[f32], o: usize, group: usize, taps: usize) -> Result<Vec<f32>, NoRoom> {
-    let mut packed = zeros(weights.len())?;
-    for c in 0..o {
-        for u in 0..group {
-            for tap in 0..taps {
-                let from = (c * group + ((c % group) ^ u)) * taps + tap;
-                packed[(tap * group + u) * o + c] = weights[from];
-            }
-        }
-    }
-    Ok(packed)
+/// Says whether the channels of the groups that a vector of filters belongs to are in one vector, wherever it begins.
+fn picks(isa: Isa, channels: usize, filters: usize) -> bool {
+    let lanes = isa.lanes();
+    let in_one = |first: usize| ((first + lanes - 1) / filters + 1) * channels <= lanes;
+    channels < filters && filters <= lanes && (0..filters).all(|vector| in_one(vector * lanes % filters))
 }
 
-/// Runs `conv`, whose weights are [packed](pack); `fill` tells where taps are, with its step in elements.
+/// The filters of groups of few channels.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    /// `[taps, channels of a group, o]`
+    weights: Vec<f32>,
+    /// The lanes of each vector of filters' channels, `[o / lanes, channels of a group, lanes]`; empty where lanes are
+    /// exchanged.
+    picks: Vec<i32>,
+}
+
+impl Filters {
+    /// Packs filters `[o, channels, taps]` of groups of so many channels and filters.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn pack(
+        isa: Isa,
+        weights: &[f32],
+        [o, channels, filters]: [usize; 3],
+        taps: usize,
+    ) -> Result<Filters, NoRoom> {
+        let exchanged = exchanges(isa, channels, filters);
+        let mut packed = zeros(weights.len())?;
+        for c in 0..o {
+            for u in 0..channels {
+                let channel = if exchanged { (c % channels) ^ u } else { u };
+                for tap in 0..taps {
+                    packed[(tap * channels + u) * o + c] = weights[(c * channels + channel) * taps + tap];
+                }
+            }
+        }
+        let mut picks = Vec::new();
+        if !exchanged {
+            let lanes = isa.lanes();
+            for first in (0..o).step_by(lanes) {
+                for u in 0..channels {
+                    picks.extend((0..lanes).map(|lane| ((first % filters + lane) / filters * channels + u) as i32));
+                }
+            }
+        }
+        Ok(Filters { weights: packed, picks })
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.weights.len() + self.picks.len()) * 4
+    }
+}
+
+/// Runs `conv` with its packed weights; `fill` tells where taps are, with its step in elements.
 ///
 /// # Safety
 /// As for `conv2d`, with [`scratch_bytes`] reserved per thread.
 pub(crate) unsafe fn depthwise(
     ws: &Workspace,
     conv: &Conv<'_>,
-    weights: &[f32],
+    weights: &Filters,
     (fill, step): (&Fill<'_>, isize),
     dest: Dest,
 ) {
     let s = conv.shape;
     let (channels, taps, pixels) = (s.o, s.kh * s.kw, s.out_h * s.out_w);
-    let group = s.c / s.groups;
+    let (group, filters) = (s.c / s.groups, s.o / s.groups);
     let isa = ws.isa();
-    let next_group = conv.output_group.unwrap_or(group as isize * dest.col_stride);
-    let in_order = next_group == group as isize * dest.col_stride;
-    let width = if in_order { channels } else { group };
+    let fits = weights.picks.is_empty() || weights.picks.len() == channels.next_multiple_of(isa.lanes()) * group;
+    assert!(fits, "filters that were packed for another level than {isa:?}");
+    let next_group = conv.output_group.unwrap_or(filters as isize * dest.col_stride);
+    let in_order = next_group == filters as isize * dest.col_stride;
+    let width = if in_order { channels } else { filters };
     let direct = match dest.rows {
         RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 && in_order => {
             Some(stride as usize)
@@ -112,9 +158,15 @@ pub(crate) unsafe fn depthwise(
                 let args = Block {
                     table,
                     taps,
-                    weights: weights.as_ptr(),
+                    weights: weights.weights.as_ptr(),
+                    picks: match weights.picks.is_empty() {
+                        true => std::ptr::null(),
+                        false => weights.picks.as_ptr(),
+                    },
                     channels,
+                    read: s.c,
                     group,
+                    filters,
                     out,
                     ld,
                     scale: builtin.scale,
@@ -180,9 +232,14 @@ struct Block {
     table: *const *const f32,
     taps: usize,
     weights: *const f32,
+    /// Null where lanes are exchanged.
+    picks: *const i32,
     channels: usize,
-    /// Channels of a group.
+    /// Channels of the image that is read.
+    read: usize,
+    /// Channels of a group, and its filters.
     group: usize,
+    filters: usize,
     out: *mut f32,
     ld: usize,
     scale: f32,
@@ -207,6 +264,9 @@ unsafe fn single_body<S: Simd>(args: &Block) {
 
 #[inline(always)]
 unsafe fn of_groups<S: Simd, const P: usize>(args: &Block) {
+    if !args.picks.is_null() {
+        return picked::<S, P>(args);
+    }
     match args.group {
         1 => pixels::<S, P, 1>(args),
         2 => pixels::<S, P, 2>(args),
@@ -255,6 +315,51 @@ unsafe fn vector<S: Simd, const P: usize, const G: usize, const FULL: bool>(args
             }
         }
     }
+    finish::<S, P, FULL>(args, c, n, &acc);
+}
+
+/// Filters whose channels are picked from a vector.
+#[inline(always)]
+unsafe fn picked<S: Simd, const P: usize>(args: &Block) {
+    let mut c = 0;
+    while c + S::LANES <= args.channels {
+        picked_vector::<S, P, true>(args, c, S::LANES);
+        c += S::LANES;
+    }
+    if c < args.channels {
+        picked_vector::<S, P, false>(args, c, args.channels - c);
+    }
+}
+
+#[inline(always)]
+unsafe fn picked_vector<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usize, n: usize) {
+    let first = c / args.filters * args.group;
+    let there = S::LANES.min(args.read - first);
+    let picks = args.picks.add(c * args.group);
+    let mut acc = [S::zero(); P];
+    for tap in 0..args.taps {
+        let mut x = [S::zero(); P];
+        for i in 0..P {
+            let from = (*args.table.add(i * args.taps + tap)).add(first);
+            x[i] = if there == S::LANES {
+                S::load(from)
+            } else {
+                S::load_part(from, there)
+            };
+        }
+        for u in 0..args.group {
+            let w = get::<S, FULL>(args.weights.add((tap * args.group + u) * args.channels + c), n);
+            let lanes = S::load_picks(picks.add(u * S::LANES));
+            for i in 0..P {
+                acc[i] = S::fma(S::pick(x[i], lanes), w, acc[i]);
+            }
+        }
+    }
+    finish::<S, P, FULL>(args, c, n, &acc);
+}
+
+#[inline(always)]
+unsafe fn finish<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usize, n: usize, acc: &[S::V; P]) {
     for i in 0..P {
         let mut x = S::mul(acc[i], S::splat(args.scale));
         if !args.bias.is_null() {

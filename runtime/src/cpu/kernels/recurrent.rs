@@ -194,7 +194,11 @@ unsafe fn memory(operands: &Operands<'_>, part: &Part, row: usize) -> Row {
         new: of(1 - part.at % 2),
         cell: of(2),
         gate: of(3),
-        rounded: if operands.layer.rounded { of(4) } else { std::ptr::null_mut() },
+        rounded: if operands.layer.rounded {
+            of(4)
+        } else {
+            std::ptr::null_mut()
+        },
         x: operands.input.add(place * operands.layer.cell.gates() as usize * n),
         out: operands.out.add(place * n * states),
     }

@@ -242,6 +242,14 @@ impl Simd for Avx2 {
         _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps::<1>(s, s)))
     }
     #[inline(always)]
+    unsafe fn load_picks(p: *const i32) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn pick(a: __m256, lanes: __m256i) -> __m256 {
+        _mm256_permutevar8x32_ps(a, lanes)
+    }
+    #[inline(always)]
     unsafe fn exchange<const BY: usize>(a: __m256) -> __m256 {
         match BY {
             1 => _mm256_permute_ps::<0b10_11_00_01>(a),

@@ -256,6 +256,14 @@ impl Simd for Avx512 {
         _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a)
     }
     #[inline(always)]
+    unsafe fn load_picks(p: *const i32) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn pick(a: __m512, lanes: __m512i) -> __m512 {
+        _mm512_permutexvar_ps(lanes, a)
+    }
+    #[inline(always)]
     unsafe fn exchange<const BY: usize>(a: __m512) -> __m512 {
         match BY {
             1 => _mm512_permute_ps::<0b10_11_00_01>(a),

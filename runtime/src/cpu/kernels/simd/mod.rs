@@ -120,6 +120,10 @@ pub(crate) trait Simd: Copy + 'static {
 
     unsafe fn reduce_add(a: Self::V) -> f32;
 
+    /// Loads the numbers of `LANES` lanes, for [`Simd::pick`].
+    unsafe fn load_picks(p: *const i32) -> Self::I;
+    /// At lane `i` the lane whose number, from 0 on, is in lane `i` of `lanes`.
+    unsafe fn pick(a: Self::V, lanes: Self::I) -> Self::V;
     /// Lane `i ^ BY` at lane `i`; `BY` is 1, 2 or 4 and below the number of lanes.
     unsafe fn exchange<const BY: usize>(a: Self::V) -> Self::V;
 

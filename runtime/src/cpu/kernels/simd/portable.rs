@@ -165,6 +165,15 @@ impl Simd for Portable {
         (a.0[0] + a.0[2]) + (a.0[1] + a.0[3])
     }
     #[inline(always)]
+    unsafe fn load_picks(p: *const i32) -> I {
+        // SAFETY: the contract of the trait: `p` is valid for N lanes.
+        I(unsafe { p.cast::<[i32; N]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn pick(a: V, lanes: I) -> V {
+        V(std::array::from_fn(|i| a.0[lanes.0[i] as usize % N]))
+    }
+    #[inline(always)]
     unsafe fn exchange<const BY: usize>(a: V) -> V {
         V(std::array::from_fn(|i| a.0[(i ^ BY) % Self::LANES]))
     }

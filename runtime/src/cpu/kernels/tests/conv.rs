@@ -205,9 +205,6 @@ fn depthwise_shapes() {
             );
             let way = rng.below(16);
             check(&mut ws, &mut rng, s, way & 1 > 0, way & 2 > 0, way);
-            // A multiplier makes it an ordinary grouped convolution.
-            let s = ConvShape::new([1, 5, 5, c], 2 * c, [3, 3], [1, 1], [1; 4], [1, 1], c);
-            check(&mut ws, &mut rng, s, false, false, way);
         }
     }
 }
@@ -221,6 +218,43 @@ fn groups_of_few_channels() {
                 let s = ConvShape::new(
                     [2, 5, rng.pick(&[3, 17]), group * groups],
                     group * groups,
+                    [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
+                    [1 + rng.below(2), 1 + rng.below(2)],
+                    [1, rng.below(2), 1, 1],
+                    [1, 1 + rng.below(2)],
+                    groups,
+                );
+                let way = rng.below(32);
+                check(&mut ws, &mut rng, s, way & 1 > 0, groups == 3, way);
+            }
+        }
+    }
+}
+
+/// More filters than channels a group: depthwise convolutions with a multiplier, and groups of two and three channels.
+/// Some of these are picked out of a vector, others are products of each group.
+#[test]
+fn groups_of_more_filters_than_channels() {
+    let mut rng = Rng(22);
+    for mut ws in workspaces() {
+        for (channels, filters) in [
+            (1, 2),
+            (1, 3),
+            (1, 4),
+            (1, 6),
+            (1, 8),
+            (1, 16),
+            (1, 20),
+            (2, 4),
+            (2, 6),
+            (3, 6),
+            (3, 8),
+            (5, 7),
+        ] {
+            for groups in [2, 3, 9, 20] {
+                let s = ConvShape::new(
+                    [2, 6, rng.pick(&[3, 17]), channels * groups],
+                    filters * groups,
                     [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
                     [1 + rng.below(2), 1 + rng.below(2)],
                     [1, rng.below(2), 1, 1],
