@@ -74,8 +74,7 @@ struct GateSums {
     static GRAPHC_DEVICE void turn(int number, const float (&state)[Tile::ROWS][Tile::HIDDEN],
                                    float (&sums)[Tile::ROWS][Tile::GATES * Tile::HIDDEN], const Next& next) {
         float sum[Tile::ROWS] = {};
-#pragma unroll
-        for (int at = 0; at < Tile::READS; ++at) {
+        const auto add_read = [&](int at) {
             const Weights weights = next(at);
             // Where teams end beyond the state, what they multiply there is zero on both sides.
             const bool inside = Tile::FULL || depth(at) < Tile::HIDDEN;
@@ -88,6 +87,14 @@ struct GateSums {
                     sum[r] = math::multiply_add(widen(weights[i]), inside ? part[i] : 0.0f, sum[r]);
                 }
             }
+        };
+        // Registers have names, not numbers: what is held is walked by loops that are written out.
+        if constexpr (Tile::HELD) {
+#pragma unroll
+            for (int at = 0; at < Tile::READS; ++at) add_read(at);
+        } else {
+#pragma unroll 4
+            for (int at = 0; at < Tile::READS; ++at) add_read(at);
         }
 #pragma unroll
         for (int r = 0; r < Tile::ROWS; ++r) {
@@ -105,7 +112,7 @@ struct GateSums {
                 turn(number, state, sums, [&](int at) { return held[number * Tile::READS + at]; });
             }
         } else {
-#pragma unroll 2
+#pragma unroll 1
             for (int number = 0; number < TURNS; ++number) {
                 turn(number, state, sums, [&](int at) { return read(weights, number, at); });
             }

@@ -50,7 +50,10 @@ fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
                 }
                 // Of attention's loops and of transposes ptxas keeps up to four words in local memory, with registers
                 // to spare (it may take 255, and stops where another workgroup fits): its choice.
-                let loops = name.starts_with("attention") || name.starts_with("transpose");
+                // Of 5 in 100 recurrent layers it keeps two, across all steps.
+                let loops = ["attention", "transpose", "recurrent"]
+                    .iter()
+                    .any(|kind| name.starts_with(kind));
                 let chosen = loops && k.scratch_bytes <= 16 && k.vgpr < 255;
                 let told = |line: &str| line.trim().is_empty() || (chosen && line.contains("Registers are spilled"));
                 if !log.lines().all(told) {
@@ -706,9 +709,9 @@ fn kernels_of_random_graphs_compile() {
 #[test]
 fn recurrent_layers_compile_without_spills() {
     let Some(compiler) = compiler() else { return };
-    let mut random = graphc_tests::quantised::Random(0x510e_527f_ade6_82d1);
+    let mut random = Random(0x510e_527f_ade6_82d1);
     let mut requests = Vec::new();
-    for number in 0..16 {
+    for number in 0..if graphc_tests::everything() { 200 } else { 16 } {
         let text = crate::recurrent::case(&mut random, number).text;
         let graph = parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);

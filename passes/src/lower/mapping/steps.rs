@@ -9,14 +9,17 @@ use ir::{DType, Target};
 
 use super::{ACCESS_BYTES, Mapper, Platform};
 
-/// Threads of a workgroup, at most: 32 waves hide what the weights of a step wait for.
+/// Threads of a workgroup, at most.
 const MOST_THREADS: i64 = 1024;
+/// Registers that a lane has at least, which cuts workgroups: with fewer compilers spill what a step needs.
+const LEAST_REGISTERS: u32 = 96;
 /// Lanes that share a gate's sum: with accesses of 16 bytes they read a line of the cache.
 const LANES: i64 = 8;
 /// Rows of the batch that a workgroup takes, at most: they share what is read of the weights.
 const MOST_ROWS: i64 = 4;
-/// Registers of a lane beside the weights that it keeps.
+/// Registers of a lane beside the weights that it keeps, and those of ptxas, which asks for more of them at once.
 const BESIDE_REGISTERS: i64 = 60;
+const BESIDE_ON_CUDA: i64 = 96;
 /// Clocks of a step beside its sums: barriers, activations, and what LDS waits for.
 const STEP_CLOCKS: f64 = 1200.0;
 
@@ -48,7 +51,10 @@ impl Mapper<'_> {
 /// its states do not fit one.
 fn steps(layer: &Recurrent, [hidden, batch]: [i64; 2], widest: u32, target: &Target) -> Option<Steps> {
     let wave = i64::from(target.wave_size);
-    let most = MOST_THREADS.min(target.workgroup_threads.into());
+    let mut most = MOST_THREADS.min(target.workgroup_threads.into());
+    while most > wave && target.lane_registers(most as u64) < LEAST_REGISTERS {
+        most /= 2;
+    }
     let gates = layer.cell.gates().saturating_mul(hidden);
     let width = widest.max(1);
     let along = (hidden / i64::from(width)).max(1);
@@ -73,7 +79,11 @@ fn steps(layer: &Recurrent, [hidden, batch]: [i64; 2], widest: u32, target: &Tar
         let fits = steps.lds_bytes(layer, hidden) <= limit && steps.units(hidden) <= Steps::MOST_UNITS;
         if fits {
             let registers = i64::from(target.lane_registers(block as u64));
-            let held = steps.weights(layer, hidden) + BESIDE_REGISTERS + rows <= registers;
+            let beside = match target.platform {
+                Platform::Cuda => BESIDE_ON_CUDA,
+                Platform::Hip | Platform::Cpu => BESIDE_REGISTERS,
+            };
+            let held = steps.weights(layer, hidden) + beside + rows <= registers;
             return Some(Steps { held, ..steps });
         }
         if rows == 1 {
