@@ -21,8 +21,9 @@ use super::op::Number;
 /// Operands, in order: the inputs' products `[T, B, G·H]` with all biases but the one named below, the recurrent
 /// weights `[G·H, H]`, the first hidden state `[B, H]`; of an LSTM the first cell state `[B, H]`; of a GRU that resets
 /// after the product its bias `[H]`; with `peepholes` those of i, o and f `[3·H]`; with `lengths` the steps of each row
-/// `[B]`, as `i64`. They have one type, but where it is `f32` the weights may have 16 bits. The result is the hidden state of each step, `[T, B, H]`, or with `states` each hidden state
-/// followed by the cell state, `[T, B, 2·H]`. Steps beyond a row's length leave its state alone, and their result is 0.
+/// `[B]`, as `i64`. They have one type, but where it is `f32` the weights may have 16 bits. The result is the hidden
+/// state of each step, `[T, B, H]`, or with `states` each hidden state followed by the cell state, `[T, B, 2·H]`. Steps
+/// beyond a row's length leave its state alone, and their result is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Recurrent {
     pub cell: Cell,

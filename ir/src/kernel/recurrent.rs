@@ -77,8 +77,9 @@ impl RecurrentBody {
     }
 }
 
-/// How a workgroup of a GPU goes through the steps of a layer: a few rows of the batch each, from the first step to the
-/// last. Hidden states and the sums of gates are in LDS; teams of lanes share each sum, then a thread finishes each unit.
+/// How a workgroup of a GPU goes through the steps of a layer: a few rows of the batch each, from the first step to
+/// the last. Hidden states and the sums of gates are in LDS; teams of lanes share each sum, then a thread finishes each
+/// unit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Steps {
     /// Threads of a workgroup.

@@ -4,8 +4,8 @@
 //! y = recurrent x[3, b, 4h], r, h0, c0   →   3 · (contract, gates), concat
 //! ```
 //!
-//! Computed in f32 at least. Layers of f32 and narrower types are one kernel, but for those of a GPU that take less time
-//! written out ([`is_one_kernel`]). What is written out has a known number of steps, [`MOST_STEPS`] at most.
+//! Computed in f32 at least. Layers of f32 and narrower types are one kernel, but for those of a GPU that take less
+//! time written out ([`is_one_kernel`]). What is written out has a known number of steps, [`MOST_STEPS`] at most.
 
 use ir::graph::Node;
 use ir::op::{
@@ -21,8 +21,8 @@ use crate::rewrite::Builder;
 /// The most steps that are written out: each is some twenty nodes.
 const MOST_STEPS: i64 = 1024;
 
-/// How much longer one kernel may take than steps that are written out: these take compile time, and launches of their own
-/// from the processor.
+/// How much longer one kernel may take than steps that are written out: these take compile time, and launches of their
+/// own from the processor.
 const ONE_KERNEL_LEEWAY: f64 = 1.5;
 
 /// Launches of a step that is written out.

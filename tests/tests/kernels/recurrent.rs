@@ -1,5 +1,5 @@
-//! Random recurrent layers through the whole compiler, on emulated GPUs: every cell, activation and option, hidden sizes
-//! that no team of lanes divides, rows that share a workgroup, rows of their own lengths, open sizes.
+//! Random recurrent layers through the whole compiler, on emulated GPUs: every cell, activation and option, hidden
+//! sizes that no team of lanes divides, rows that share a workgroup, rows of their own lengths, open sizes.
 //!
 //! The result of each is compared with the evaluator of graphs, each kernel with the interpreter of kernels, and none
 //! may spill. `GRAPHC_ALL_MODELS=1` runs 60 on each GPU, else a few.

@@ -1,7 +1,8 @@
 //! Recurrent layers onto workgroups: how many rows each takes, and how threads share the sums of gates.
 //!
 //! A workgroup goes through all steps alone, since each needs the whole state of the one before. The weights of a lane
-//! stay in its registers where they fit beside what a step needs; else every step reads them from the second-level cache.
+//! stay in its registers where they fit beside what a step needs; else every step reads them from the second-level
+//! cache.
 
 use ir::kernel::{Body, Kernel, Mapping, RecurrentBody, Steps, limits};
 use ir::op::Recurrent;
@@ -47,8 +48,8 @@ impl Mapper<'_> {
     }
 }
 
-/// How a target's workgroups go through a layer of `hidden` units, whose weights are read `widest` at once; `None` where
-/// its states do not fit one.
+/// How a target's workgroups go through a layer of `hidden` units, whose weights are read `widest` at once; `None`
+/// where its states do not fit one.
 fn steps(layer: &Recurrent, [hidden, batch]: [i64; 2], widest: u32, target: &Target) -> Option<Steps> {
     let wave = i64::from(target.wave_size);
     let mut most = MOST_THREADS.min(target.workgroup_threads.into());

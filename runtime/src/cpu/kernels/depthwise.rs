@@ -131,8 +131,7 @@ pub(crate) unsafe fn depthwise(
     let grain = (20_000 / (channels * taps * group).max(1)).max(PIXELS);
     ws.parallel_ranges(s.n * pixels, grain, &|range, thread, scratch| {
         let mut at = range.start;
-        // Of how many pixels the taps are known by those of the pixel before, and which that is of its block.
-        let (mut known, mut before) = (0, 0);
+        let mut known = Known { pixels: 0, before: 0 };
         while at < range.end {
             let (n, p0) = (at / pixels, at % pixels);
             let count = PIXELS.min(range.end - at).min(pixels - p0);
@@ -141,14 +140,7 @@ pub(crate) unsafe fn depthwise(
                 let table = scratch.cast::<*const f32>();
                 let buffer = scratch.add(taps * PIXELS * 8).cast::<f32>();
                 for i in 0..count {
-                    let to = table.add(i * taps);
-                    if known == 0 {
-                        known = fill(n, p0 + i, to);
-                    } else {
-                        let from = table.add(before * taps);
-                        (0..taps).for_each(|tap| to.add(tap).write((*from.add(tap)).wrapping_offset(step)));
-                    }
-                    (known, before) = (known - 1, i);
+                    known.fill(table, taps, i, step, &|to| fill(n, p0 + i, to));
                 }
                 let image = output.get().offset(n as isize * n_stride * size);
                 let (out, ld) = match direct {
@@ -209,6 +201,33 @@ pub(crate) unsafe fn depthwise(
             at += count;
         }
     });
+}
+
+/// Of how many pixels the taps are known by those of the pixel before, and which that is of its block.
+struct Known {
+    pixels: usize,
+    before: usize,
+}
+
+impl Known {
+    /// Writes the taps of pixel `i` of a block: those of the pixel before a step further on, or as `fill` says.
+    unsafe fn fill(
+        &mut self,
+        table: *mut *const f32,
+        taps: usize,
+        i: usize,
+        step: isize,
+        fill: &dyn Fn(*mut *const f32) -> usize,
+    ) {
+        let to = table.add(i * taps);
+        if self.pixels == 0 {
+            self.pixels = fill(to);
+        } else {
+            let from = table.add(self.before * taps);
+            (0..taps).for_each(|tap| to.add(tap).write((*from.add(tap)).wrapping_offset(step)));
+        }
+        (self.pixels, self.before) = (self.pixels - 1, i);
+    }
 }
 
 /// Stores the channels of a pixel: runs of `width`, the first of each `next` elements behind that of the one before.
