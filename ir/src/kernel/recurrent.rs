@@ -118,11 +118,12 @@ impl Steps {
         )
     }
 
-    /// Bytes of LDS: the state that is multiplied, of a GRU that resets it first a second one, and the gates' sums.
+    /// Bytes of LDS: the state that is multiplied, the gates' sums, and what waves find of the ends of a row that is
+    /// rounded.
     pub fn lds_bytes(&self, layer: &Recurrent, hidden: i64) -> i64 {
-        let states = 1 + i64::from(phases(layer)[1] > 0);
-        let each = (states + layer.cell.gates()).saturating_mul(hidden).saturating_mul(4);
-        each.saturating_mul(self.rows.into())
+        let each = (1 + layer.cell.gates()).saturating_mul(hidden).saturating_mul(4);
+        let ends = if layer.rounded { 16 * i64::from(self.block.div_ceil(32)) } else { 0 };
+        each.saturating_mul(self.rows.into()).saturating_add(ends)
     }
 
     /// Why a layer of so many hidden units cannot be gone through like this; `None` where it can.
