@@ -122,7 +122,7 @@ impl Steps {
     /// rounded.
     pub fn lds_bytes(&self, layer: &Recurrent, hidden: i64) -> i64 {
         let each = (1 + layer.cell.gates()).saturating_mul(hidden).saturating_mul(4);
-        let ends = if layer.rounded { 16 * i64::from(self.block.div_ceil(32)) } else { 0 };
+        let ends = i64::from(layer.rounded) * 16 * i64::from(self.block.div_ceil(32));
         each.saturating_mul(self.rows.into()).saturating_add(ends)
     }
 
