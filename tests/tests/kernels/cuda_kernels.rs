@@ -2,17 +2,14 @@
 //! from the compiler (it warns of spills too), fit a workgroup's shared memory, and give the same bytes twice. No GPU
 //! is needed.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
-use std::collections::BTreeSet;
-
 use codegen_hip::{device, emit_kernel};
-use graphc_tests::float8;
-use graphc_tests::integers;
 use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape, Zero};
 use graphc_tests::random_graph::{Step, case};
-use graphc_tests::{data, graphc_binary, repository};
+use graphc_tests::{data, float8, graphc_binary, integers, repository};
 use ir::graph::parse::parse;
 use ir::kernel::{Body, ContractBody, Kernel, Mapping};
 use ir::op::ReduceOp;
@@ -36,7 +33,11 @@ fn headers() -> Vec<(String, String)> {
         .collect()
 }
 
-fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
+/// Kernels of which ptxas keeps a few words in local memory.
+const LOOPS: [&str; 3] = ["attention", "transpose", "recurrent"];
+
+/// Compiles kernels, and holds what comes out against what they must be.
+pub fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
     let mut wrong = Vec::new();
     for (request, result) in requests.iter().zip(compile_all(compiler, requests, &|_| ())) {
         let name = &request.name;
@@ -49,11 +50,9 @@ fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
                     wrong.push(format!("{name}: the cubin is {object:?}"));
                 }
                 // Of attention's loops and of transposes ptxas keeps up to four words in local memory, with registers
-                // to spare (it may take 255, and stops where another workgroup fits): its choice.
-                // Of 5 in 100 recurrent layers it keeps two, across all steps.
-                let loops = ["attention", "transpose", "recurrent"]
-                    .iter()
-                    .any(|kind| name.starts_with(kind));
+                // to spare (it may take 255, and stops where another workgroup fits): its choice. Of 5 in 200 recurrent
+                // layers it keeps one or two, at the 128 registers that 512 threads leave each lane.
+                let loops = LOOPS.iter().any(|kind| name.starts_with(kind));
                 let chosen = loops && k.scratch_bytes <= 16 && k.vgpr < 255;
                 let told = |line: &str| line.trim().is_empty() || (chosen && line.contains("Registers are spilled"));
                 if !log.lines().all(told) {
@@ -704,21 +703,6 @@ fn kernels_of_random_graphs_compile() {
     }
     check(&compiler, &requests);
     println!("{} kernels of random graphs compiled", requests.len());
-}
-
-#[test]
-fn recurrent_layers_compile_without_spills() {
-    let Some(compiler) = compiler() else { return };
-    let mut random = Random(0x510e_527f_ade6_82d1);
-    let mut requests = Vec::new();
-    for number in 0..if graphc_tests::everything() { 200 } else { 16 } {
-        let text = crate::recurrent::case(&mut random, number).text;
-        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
-        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}: {text}"));
-        requests.extend(graphc::driver::requests(&built.program));
-    }
-    check(&compiler, &requests);
 }
 
 /// The same source gives the same cubin, without a cache and in other processes too.

@@ -17,14 +17,14 @@ use ir::{Bindings, DType, HostTensor, Symbol};
 use runtime::code_object;
 
 /// A layer: its graph's text, its type and its sizes.
-pub struct Case {
-    pub text: String,
+struct Case {
+    text: String,
     dtype: DType,
     sizes: [i64; 2],
     lengths: bool,
 }
 
-pub fn case(random: &mut Random, number: usize) -> Case {
+fn case(random: &mut Random, number: usize) -> Case {
     let (cell, gates, functions) = random.of(&[
         ("rnn", 1, 1),
         ("gru", 3, 2),
@@ -34,7 +34,7 @@ pub fn case(random: &mut Random, number: usize) -> Case {
     ]);
     let hidden = random.of(&[1, 3, 4, 8, 17, 24, 32, 50, 64, 96, 130]);
     let (steps, batch) = (random.of(&[0, 1, 2, 5, 7]), random.of(&[1, 2, 3, 7]));
-    let dtype = random.of(&[DType::F32, DType::F32, DType::F32, DType::F16]);
+    let dtype = random.of(&[DType::F32, DType::F32, DType::F16, DType::BF16]);
     let open = random.below(2) == 1;
     let [t, b] = match open {
         true => ["t", "b"].map(str::to_owned),
@@ -156,6 +156,24 @@ fn layers(arch: &str) {
     }
     tally.finish(arch, count);
     assert!(2 * found >= count, "{arch}: only {found} of {count} are one kernel");
+}
+
+#[test]
+fn recurrent_layers_compile_for_sm_90() {
+    let Some(compiler) = graphc_tests::nvrtc::compiler() else {
+        return;
+    };
+    let mut random = Random(0x510e_527f_ade6_82d1);
+    let mut requests = Vec::new();
+    for number in 0..if graphc_tests::everything() { 200 } else { 16 } {
+        let text = case(&mut random, number).text;
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let target = "sm_90".parse().expect("a target of the table");
+        let options = graphc::driver::BuildOptions::new(vec![target], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}: {text}"));
+        requests.extend(graphc::driver::requests(&built.program));
+    }
+    crate::cuda_kernels::check(&compiler, &requests);
 }
 
 #[test]

@@ -209,23 +209,28 @@ fn depthwise_shapes() {
     }
 }
 
+/// A small convolution in groups of so many channels and filters, of random window, strides, pads and dilation.
+fn check_groups(ws: &mut Workspace, rng: &mut Rng, [channels, filters]: [usize; 2], groups: usize) {
+    let s = ConvShape::new(
+        [2, 5, rng.pick(&[3, 17]), channels * groups],
+        filters * groups,
+        [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
+        [1 + rng.below(2), 1 + rng.below(2)],
+        [1, rng.below(2), 1, 1],
+        [1, 1 + rng.below(2)],
+        groups,
+    );
+    let way = rng.below(32);
+    check(ws, rng, s, way & 1 > 0, groups == 3, way);
+}
+
 #[test]
 fn groups_of_few_channels() {
     let mut rng = Rng(21);
     for mut ws in workspaces() {
         for group in [2, 4, 8] {
             for groups in [2, 3, 5, 16] {
-                let s = ConvShape::new(
-                    [2, 5, rng.pick(&[3, 17]), group * groups],
-                    group * groups,
-                    [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
-                    [1 + rng.below(2), 1 + rng.below(2)],
-                    [1, rng.below(2), 1, 1],
-                    [1, 1 + rng.below(2)],
-                    groups,
-                );
-                let way = rng.below(32);
-                check(&mut ws, &mut rng, s, way & 1 > 0, groups == 3, way);
+                check_groups(&mut ws, &mut rng, [group, group], groups);
             }
         }
     }
@@ -252,17 +257,7 @@ fn groups_of_more_filters_than_channels() {
             (5, 7),
         ] {
             for groups in [2, 3, 9, 20] {
-                let s = ConvShape::new(
-                    [2, 6, rng.pick(&[3, 17]), channels * groups],
-                    filters * groups,
-                    [rng.pick(&[1, 3]), rng.pick(&[2, 3])],
-                    [1 + rng.below(2), 1 + rng.below(2)],
-                    [1, rng.below(2), 1, 1],
-                    [1, 1 + rng.below(2)],
-                    groups,
-                );
-                let way = rng.below(32);
-                check(&mut ws, &mut rng, s, way & 1 > 0, groups == 3, way);
+                check_groups(&mut ws, &mut rng, [channels, filters], groups);
             }
         }
     }
