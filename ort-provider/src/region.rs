@@ -200,7 +200,7 @@ impl Region {
                 None => writes(&node.node),
             },
             ImportError::Input { name, .. } | ImportError::Initializer { name, .. } => reads(name),
-            ImportError::Output { name, .. } | ImportError::OutputTwice { name } => writes(name),
+            ImportError::Output { name, .. } => writes(name),
             _ => Vec::new(),
         }
     }

@@ -45,8 +45,6 @@ pub enum ImportError {
     },
     #[error("output {name:?} is computed by no node; the graph defines {defined} values")]
     Output { name: String, defined: usize },
-    #[error("output {name:?} is declared twice; give each output of the model a name of its own")]
-    OutputTwice { name: String },
     #[error("the model has no outputs")]
     NoOutputs,
     /// A node is wrong, or uses its op in a way that graphc does not support.
@@ -185,6 +183,10 @@ pub enum NodeProblem {
         value: String,
         expected: String,
     },
+    #[error("the operator has no attribute {name:?} in this operator set; it has: {known}")]
+    UnknownAttribute { name: String, known: String },
+    #[error("it has {given} inputs, but the operator takes at most {most} in this operator set")]
+    InputCount { most: usize, given: usize },
     #[error("attribute {name:?} refers to {reference:?}, which the function does not declare")]
     AttributeReference { name: String, reference: String },
     #[error(

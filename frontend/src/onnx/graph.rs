@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use ir::{Graph, HostTensor, Origin};
 
 use super::builder::{Builder, Val};
@@ -26,6 +26,7 @@ use super::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, type_proto,
 };
 use super::read::{Model, canonical_domain, read_model_with};
+use super::schema;
 use super::tensor::tensor_view;
 use super::unsigned::{self, Unsigned};
 use control::{Site, is_control};
@@ -271,11 +272,9 @@ impl<'a> Walk<'_, 'a> {
             missing: HashSet::new(),
             depth: 0,
         };
-        let outputs: Vec<&'a str> = graph.output.iter().map(|o| o.name.as_str()).collect();
-        if let Some((_, name)) = (outputs.iter().enumerate()).find(|(i, name)| outputs[..*i].contains(name)) {
-            let name = (*name).to_owned();
-            return Err(ImportError::OutputTwice { name }.into());
-        }
+        // One value has one name: an output that is listed again is the same output, and is given once.
+        let outputs: IndexSet<&'a str> = graph.output.iter().map(|o| o.name.as_str()).collect();
+        let outputs: Vec<&'a str> = outputs.into_iter().collect();
         self.nodes(&graph.node, &outputs, &mut env, &frame)?;
         for name in outputs {
             let defined = env.len();
@@ -371,6 +370,9 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         let attributes = attributes(node, frame).map_err(stop)?;
+        if self.source.function(node).is_none() {
+            schema::check(node, domain, opset, &attributes).map_err(error)?;
+        }
         let results = if let Some(function) = self.source.function(node) {
             self.call(function, node, &inputs, &attributes, frame)?
         } else if is_control(node) {

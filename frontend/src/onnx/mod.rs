@@ -25,6 +25,7 @@ pub mod proto;
 pub mod quantize;
 pub mod randomize;
 pub mod read;
+mod schema;
 mod sizes;
 pub mod tensor;
 mod unsigned;

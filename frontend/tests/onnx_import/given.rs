@@ -408,3 +408,49 @@ fn boxes_that_overlap_a_better_one_are_left_out() {
     }
     assert!(most_kept > 40, "{most_kept}");
 }
+
+#[test]
+fn regions_are_sampled_once_a_pixel() {
+    let model = Build::new(16)
+        .input("x", &["1", "1", "16", "16"])
+        .input("r", &["n", "4"])
+        .typed_input("b", DataType::Int64, &["n"])
+        .node(
+            "RoiAlign x r b -> y",
+            vec![int("output_height", 2), int("output_width", 2)],
+        )
+        .output("y");
+    // The mean of samples of a plane is its height in the middle of the bin.
+    let plane: Vec<f32> = (0..256).map(|i| (i % 16) as f32 + 10.0 * (i / 16) as f32).collect();
+    let regions = [[0.5f32, 0.5, 8.5, 8.5], [1.5, 2.5, 4.0, 12.5], [3.0, 3.0, 3.0, 3.0]];
+    let mut wanted = Vec::new();
+    for [left, top, right, bottom] in regions {
+        for (down, across) in [(0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75)] {
+            let (x, y) = (left + (right - left) * across - 0.5, top + (bottom - top) * down - 0.5);
+            // The last region has no size, so its bins have no samples.
+            wanted.push(if left == right { 0.0 } else { x + 10.0 * y });
+        }
+    }
+    let inputs = tensors([
+        ("x", floats(&[1, 1, 16, 16], &plane)),
+        ("r", floats(&[3, 4], regions.as_flattened())),
+        ("b", HostTensor::from_i64(ir::DType::I64, [3], &[0; 3]).unwrap()),
+    ]);
+    let graph = import_for(&model, &inputs).unwrap();
+    let (results, failed) = run(&graph, &inputs);
+    assert_eq!(failed, Vec::<String>::new());
+    for (value, wanted) in results["y"].to_f32().iter().zip(&wanted) {
+        assert!(
+            (value - wanted).abs() < 1e-4,
+            "{:?} is not {wanted:?}",
+            results["y"].to_f32()
+        );
+    }
+    // Larger regions would need more samples than the graph has.
+    let larger = tensors([
+        ("x", floats(&[1, 1, 16, 16], &plane)),
+        ("r", floats(&[3, 4], &[0.0, 0.0, 16.0, 16.0].repeat(3))),
+        ("b", HostTensor::from_i64(ir::DType::I64, [3], &[0; 3]).unwrap()),
+    ]);
+    assert_eq!(run(&graph, &larger).1.len(), 2);
+}
