@@ -284,7 +284,14 @@ fn cast(node: &mut Node<'_>, mut x: Val, from: Option<Unsigned>, to: Unsigned) -
         if dtype.is_float() || known.is_some_and(|dims| dims.iter().all(|d| node.build.sizes.at_least(d, 0))) {
             return node.cast(x, to.dtype());
         }
-        return node.unsupported(format!("a cast from {dtype} to u64 (which is computed as i64)"));
+        let zero = node.int_scalar(dtype, 0);
+        let fits = node.binary(BinaryOp::Ge, x, zero)?;
+        let message = format!(
+            "{}: a number below 0 that is cast to u64 leaves 0 to 2^63 - 1, in which u64 is computed",
+            node.origin
+        );
+        node.require(fits, message)?;
+        return node.cast(x, to.dtype());
     };
     // The wider of the two holds the mask.
     if node.dtype(x).bits() < to.dtype().bits() {

@@ -28,6 +28,7 @@ pub(super) const ROWS: &[Row] = &[
     learned("TreeEnsemble", trees::ensemble),
     learned("TreeEnsembleClassifier", trees::classifier),
     learned("TreeEnsembleRegressor", trees::regressor),
+    learned("ZipMap", scores_by_class),
 ];
 
 /// A constant of numbers.
@@ -327,6 +328,12 @@ fn linear_classifier(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let scores = linear(node, labels.len())?;
     let label = best_label(node, scores, &labels)?;
     Ok(vec![label, transformed(node, scores)?])
+}
+
+/// The scores that a sequence of maps would hold, `[N, C]`: column `i` is that of the `i`-th class label. Converters of
+/// classifiers end with this op, and tensors are all that a graph gives.
+fn scores_by_class(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    Ok(vec![rows(node)?])
 }
 
 /// `Σ cₖ · K(x, vₖ) + ρ`

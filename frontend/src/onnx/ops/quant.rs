@@ -377,7 +377,13 @@ pub(super) fn dynamically_quantized(node: &mut Node<'_>, x: Val) -> Step<[Val; 3
     let low = node.reduce(ReduceOp::Min, x, axes, false)?;
     let low = node.with_scalar(BinaryOp::Min, low, 0.0)?;
     let span = node.binary(BinaryOp::Sub, high, low)?;
-    let scale = node.with_scalar(BinaryOp::Div, span, 255.0)?;
+    // Zeros alone have no range: any scale serves, and 1 is onnxruntime's.
+    let flat = node.with_scalar(BinaryOp::Eq, span, 0.0)?;
+    let (one, scale) = (
+        node.scalar(node.dtype(span), 1.0),
+        node.with_scalar(BinaryOp::Div, span, 255.0)?,
+    );
+    let scale = node.select(flat, one, scale)?;
     let lowest = node.unary(UnaryOp::Neg, low)?;
     let zero = node.binary(BinaryOp::Div, lowest, scale)?;
     let zero = node.unary(UnaryOp::Round, zero)?;

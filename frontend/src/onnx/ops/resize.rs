@@ -280,6 +280,9 @@ fn one_axis(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Tra
     let (Some(input), Some(output)) = (axis.input.as_const(), axis.output.as_const()) else {
         return repeat(node, x, axis, mode, transform);
     };
+    if input == 0 && output == 0 {
+        return Ok(x);
+    }
     if !(1..=AXIS_LIMIT).contains(&input) || !(0..=AXIS_LIMIT).contains(&output) {
         return node.unsupported(format!("resizing an axis of {input} to {output}"));
     }

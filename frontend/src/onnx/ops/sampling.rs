@@ -2,7 +2,9 @@
 //!
 //! A sample is a weighted sum of the pixels around it, each of which is a gather over the flattened image.
 
-use ir::op::{BinaryOp, Gather, Op, ReduceOp, UnaryOp};
+mod regions;
+
+use ir::op::{BinaryOp, Gather, Op, UnaryOp};
 use ir::{DType, Dim, Shape};
 
 use super::conv::spatial_list;
@@ -16,7 +18,7 @@ pub(super) const ROWS: &[Row] = &[
     op("AffineGrid", 20, affine_grid),
     op("DeformConv", 19, deform_conv),
     op("GridSample", 16, grid_sample),
-    op("RoiAlign", 10, roi_align),
+    op("RoiAlign", 10, regions::roi_align),
 ];
 
 /// What is read outside of an image.
@@ -320,129 +322,6 @@ fn affine_grid(node: &mut Node<'_>) -> Step<Vec<Val>> {
     dims.extend(size[2..].iter().cloned());
     dims.push(Dim::Const(spatial as i64));
     Ok(vec![node.reshape(grid, dims)?])
-}
-
-/// Positions of samples along an axis of regions, `[R, bins·samples]`.
-fn region_positions(
-    node: &mut Node<'_>,
-    corners: Val,
-    which: usize,
-    (bins, samples): (i64, i64),
-    scale: f64,
-    half: bool,
-) -> Step<Val> {
-    let dtype = node.dtype(corners);
-    let mut ends = [corners; 2];
-    for (end, column) in ends.iter_mut().zip([which, which + 2]) {
-        let value = node.slice_axis(corners, 1, column as i64, 1i64)?;
-        let value = node.with_scalar(BinaryOp::Mul, value, scale)?;
-        *end = node.with_scalar(BinaryOp::Sub, value, if half { 0.5 } else { 0.0 })?;
-    }
-    let mut length = node.binary(BinaryOp::Sub, ends[1], ends[0])?;
-    if !half {
-        length = node.with_scalar(BinaryOp::Max, length, 1.0)?;
-    }
-    let bin = node.with_scalar(BinaryOp::Div, length, bins as f64)?;
-    let shares: Vec<f64> = (0..bins * samples)
-        .map(|i| (i / samples) as f64 + ((i % samples) as f64 + 0.5) / samples as f64)
-        .collect();
-    let shares = super::resize::constant(ir::HostTensor::from_f64(dtype, vec![1, shares.len()], &shares))?;
-    let shares = node.build.of_constant(None, shares);
-    let offset = node.binary(BinaryOp::Mul, bin, shares)?;
-    node.binary(BinaryOp::Add, ends[0], offset)
-}
-
-/// Averages, or takes the largest of, samples in each bin of each region. A sample more than a pixel outside is 0.
-fn roi_align(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let (x, corners, batch) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let dtype = node.require_float(0)?;
-    let image = node.shape(x);
-    if image.rank() != 4 || node.rank(corners) != 2 {
-        return node.rank_error(usize::from(image.rank() == 4), "4 of the image, 2 of the regions");
-    }
-    let half = match node.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
-        "half_pixel" => node.opset >= 16,
-        "output_half_pixel" => false,
-        other => {
-            return node.bad(
-                "coordinate_transformation_mode",
-                other,
-                "half_pixel or output_half_pixel",
-            );
-        }
-    };
-    let largest = match node.text("mode", "avg")?.as_str() {
-        "avg" => false,
-        "max" => true,
-        other => return node.bad("mode", other, "avg or max"),
-    };
-    let samples = node.int_or("sampling_ratio", 0)?;
-    if !(1..=64).contains(&samples) {
-        return node.unsupported(format!(
-            "RoiAlign with sampling_ratio {samples}, whose number of samples depends on data (export it with one of 1 to 64),"
-        ));
-    }
-    let (rows, columns) = (node.int_or("output_height", 1)?, node.int_or("output_width", 1)?);
-    if !(1..=1024).contains(&rows) || !(1..=1024).contains(&columns) {
-        return node.bad("output_height", [rows, columns], "heights and widths from 1 to 1024");
-    }
-    let scale = node.float_or("spatial_scale", 1.0)?;
-    let regions = node.shape(corners)[0].clone();
-    // All images are one, whose first axis is theirs.
-    let sizes = [image[0].clone(), image[2].clone(), image[3].clone()];
-    let axes = axes(node, &sizes, dtype)?;
-    let each = Dim::Const(rows * samples * columns * samples);
-    let points = regions.clone() * each.clone();
-    let sides = [rows, columns].map(|bins| Dim::Const(bins * samples));
-    let mut inside = None;
-    let mut taps = Vec::with_capacity(2);
-    for (i, (axis, bins)) in axes[1..].iter().zip([rows, columns]).enumerate() {
-        let at = region_positions(node, corners, 1 - i, (bins, samples), scale, half)?;
-        let mut dims = [regions.clone(), Dim::Const(1), Dim::Const(1)];
-        dims[1 + i] = sides[i].clone();
-        let at = node.reshape(at, dims)?;
-        let full = Shape(vec![regions.clone(), sides[0].clone(), sides[1].clone()]);
-        let at = node.broadcast(at, full)?;
-        let at = node.reshape(at, [Dim::Const(1), Dim::Const(1), points.clone()])?;
-        let least = node.with_scalar(BinaryOp::Ge, at, -1.0)?;
-        let most = node.binary(BinaryOp::Le, at, axis.number)?;
-        let both = node.binary(BinaryOp::And, least, most)?;
-        inside = Some(match inside {
-            Some(inside) => node.binary(BinaryOp::And, inside, both)?,
-            None => both,
-        });
-        let at = clamped(node, at, axis)?;
-        taps.push(linear_taps(node, at)?);
-    }
-    let x = node.transpose(x, vec![1, 0, 2, 3])?;
-    let pixels: Dim = sizes.iter().cloned().product();
-    let flat = node.reshape(x, [Dim::Const(1), image[1].clone(), pixels])?;
-    let batch = node.cast(batch, dtype)?;
-    let batch = node.reshape(batch, [regions.clone(), Dim::Const(1)])?;
-    let batch = node.broadcast(batch, [regions.clone(), each].into())?;
-    let batch = node.reshape(batch, [Dim::Const(1), Dim::Const(1), points])?;
-    let whole = (batch, node.scalar(dtype, 1.0));
-    let zero = node.scalar(dtype, 0.0);
-    let mut parts = Vec::new();
-    for high in 0..4 {
-        let one = |taps: &[(Val, Val)], at: usize| vec![taps[at]];
-        let corner = [vec![whole], one(&taps[0], high & 1), one(&taps[1], high >> 1)];
-        parts.push(blended(node, flat, &axes, &corner, Outside::Border)?);
-    }
-    let join = if largest { BinaryOp::Max } else { BinaryOp::Add };
-    let mut value = parts[0];
-    for part in &parts[1..] {
-        value = node.binary(join, value, *part)?;
-    }
-    if let Some(inside) = inside {
-        value = node.select(inside, value, zero)?;
-    }
-    let channels = image[1].clone();
-    let [rows, columns, samples] = [rows, columns, samples].map(Dim::Const);
-    let value = node.reshape(value, [channels, regions, rows, samples.clone(), columns, samples])?;
-    let op = if largest { ReduceOp::Max } else { ReduceOp::Mean };
-    let value = node.reduce(op, value, vec![3, 5], false)?;
-    Ok(vec![node.transpose(value, vec![1, 0, 2, 3])?])
 }
 
 /// A convolution whose taps are moved by offsets, and weighted by a mask.

@@ -18,6 +18,8 @@ pub(super) const ROWS: &[Row] = &[
 
 /// Exporters write "to the end" as a number this large.
 const FAR: i64 = i32::MAX as i64;
+/// An axis that is wrapped around is laid beside itself at most so often.
+const COPY_LIMIT: i64 = 1 << 12;
 
 /// Starts, ends and axes are attributes before opset 10, inputs since; positions count from the end when negative and
 /// are clamped.
@@ -271,7 +273,12 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
     if let Some(known) = pad_known(node, x, [&starts, &sizes, &below, &above], &mode) {
         return Ok(node.known(known));
     }
-    let x = node.slice(x, starts, sizes, steps)?;
+    let mut x = node.slice(x, starts, sizes, steps)?;
+    if mode == PadMode::Wrap {
+        for axis in 0..shape.rank() {
+            x = repeated(node, x, axis, [&mut below[axis], &mut above[axis]])?;
+        }
+    }
     if below.iter().chain(&above).all(|d| d.is(0)) {
         return Ok(x);
     }
@@ -283,6 +290,20 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
         }),
         &[x],
     )
+}
+
+/// Lays an axis beside itself where it is wrapped around by more than its size, and says what is still to be padded.
+fn repeated(node: &mut Node<'_>, x: Val, axis: usize, [low, high]: [&mut Dim; 2]) -> Step<Val> {
+    let size = node.shape(x)[axis].as_const().filter(|size| *size > 0);
+    let (Some(size), Some(before), Some(after)) = (size, low.as_const(), high.as_const()) else {
+        return Ok(x);
+    };
+    let copies = 1 + before / size + after / size;
+    if copies == 1 || copies > COPY_LIMIT {
+        return Ok(x);
+    }
+    (*low, *high) = (Dim::Const(before % size), Dim::Const(after % size));
+    node.concat(&vec![x; copies as usize], axis)
 }
 
 /// Refuses pads that make an axis longer than 64 bits count, or shorter than nothing; sizes that are not known are

@@ -88,6 +88,9 @@ pub(super) fn view(view: &View, cx: &Cx<'_>) -> Inferred {
             entries("high", high.len())?;
             for axis in 0..shape.rank() {
                 for (name, amount) in [("low", &low[axis]), ("high", &high[axis])] {
+                    if amount.is(0) {
+                        continue;
+                    }
                     if amount.bounds(cx.symbols).1.is_some_and(|hi| hi < 0) {
                         return attribute(
                             name,

@@ -204,7 +204,10 @@ fn sums(node: &mut Node<'_>, prefix: &str, results: usize, aggregate: ReduceOp) 
     let weights = node.floats(&format!("{prefix}_weights"))?.unwrap_or_default();
     let count = trees.modes.len();
     if results == 0 || count.checked_mul(results).is_none_or(|size| size > TABLE_LIMIT) {
-        return node.unsupported(format!("a TreeEnsemble of {count} nodes and {results} results"));
+        return node.unsupported(format!(
+            "a TreeEnsemble of {count} nodes by {results} results, more than {TABLE_LIMIT} in all (fewer or shallower trees \
+             give less),"
+        ));
     }
     let mut table = vec![0.0; count * results];
     for (at, weight) in weights.iter().enumerate() {
