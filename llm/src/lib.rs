@@ -9,6 +9,14 @@
 //! One compiled program serves prompts of any length and single tokens: how many tokens are new and how many are seen
 //! are open sizes, and keys and values are state of the session, which each run adds to where it is.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::print_stderr,
+        reason = "it panics where stderr cannot be written: `app::say`"
+    )
+)]
+
 pub mod app;
 pub mod engine;
 pub mod error;

@@ -133,7 +133,8 @@ pub fn main() -> ExitCode {
                 Some(path) => blame::blame(&path, error),
                 None => error,
             };
-            eprintln!("graphc: {}", escape::text(&escape::words(&error.to_string())));
+            let text = error.to_string();
+            output::say(format_args!("graphc: {}", escape::text(&escape::words(&text))));
             ExitCode::from(error.exit_code())
         }
     }

@@ -61,13 +61,12 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     output::print_whole(&whole(&core))?;
     if args.time {
         for p in &report.passes {
-            eprintln!(
-                "{:>9.3} ms {:>7} nodes {} {}",
-                p.seconds * 1e3,
-                p.nodes,
-                if p.changed { "*" } else { " " },
+            let mark = if p.changed { "*" } else { " " };
+            let (milliseconds, nodes) = (p.seconds * 1e3, p.nodes);
+            output::say(format_args!(
+                "{milliseconds:>9.3} ms {nodes:>7} nodes {mark} {}",
                 p.pass
-            );
+            ));
         }
     }
     Ok(())

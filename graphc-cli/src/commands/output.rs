@@ -86,8 +86,13 @@ pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
 /// Prints a note to stderr unless `--quiet`.
 pub fn note(context: &Context, text: &str) {
     if !context.quiet {
-        eprintln!("graphc: {}", escape::text(&escape::words(text)));
+        say(format_args!("graphc: {}", escape::text(&escape::words(text))));
     }
+}
+
+/// Writes a line to stderr. Where nobody reads stderr, or it is full, the work goes on.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// Writes a number of bytes for people: `96.0 KiB`.

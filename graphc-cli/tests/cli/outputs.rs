@@ -191,3 +191,21 @@ fn a_fifo_that_nothing_reads_is_an_error() {
         &["pipe.npz", "it is a FIFO"],
     );
 }
+
+/// A note or an error that nobody reads is no reason to stop.
+#[test]
+fn work_goes_on_where_stderr_cannot_be_written() {
+    let p = Place::new();
+    let model = p.write("small.gir", SMALL);
+    p.arrays("x.npz", &[("x", f32s(&[1, 3], &[1.0, -1.0, 2.0]))]);
+    let run = |words: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = p.command(words);
+        command.env("GRAPHC_NOT_A_SETTING", "1").stderr(writer);
+        command.status().expect("runs").code()
+    };
+    assert_eq!(run(&["run", text(&model), "--inputs", "x.npz", "-o", "y.npz"]), Some(0));
+    assert!(p.path("y.npz").exists());
+    assert_eq!(run(&["run", "not-there.gir"]), Some(2));
+}

@@ -4,7 +4,7 @@
 
 use std::io::BufRead;
 
-use super::{BATCH, ModelArgs, SamplingArgs, print, write};
+use super::{BATCH, ModelArgs, SamplingArgs, print, say, write};
 use crate::error::{Error, Result};
 use crate::template::{Message, Template};
 
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
         let tokens = ready.tokenizer.encode(&text, true, true)?;
         let written = write(&mut ready, &mut sampler, &tokens, args.tokens)?;
         if !args.model.quiet {
-            eprintln!("{}", written.speed());
+            say(format_args!("{}", written.speed()));
         }
         messages.push(Message::new("assistant", ready.tokenizer.decode(&written.tokens)));
     }

@@ -1,6 +1,6 @@
 //! `graphc-llm generate MODEL.gguf --prompt TEXT`: goes on from a text.
 
-use super::{BATCH, ModelArgs, SamplingArgs, print, write};
+use super::{BATCH, ModelArgs, SamplingArgs, print, say, write};
 use crate::error::{Error, Result};
 
 /// Go on from a text.
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     print(&args.prompt)?;
     let written = write(&mut ready, &mut sampler, &tokens, args.tokens)?;
     if !args.model.quiet {
-        eprintln!("{}", written.speed());
+        say(format_args!("{}", written.speed()));
     }
     Ok(())
 }

@@ -154,7 +154,7 @@ impl ModelArgs {
         };
         let engine = Engine::load(&file, &options)?;
         if options.progress.is_some() {
-            eprint!("\r\x1b[K");
+            rewrite(format_args!(""));
         }
         let vocabulary = engine.decoder().config.vocabulary;
         if tokenizer.len() > vocabulary {
@@ -164,12 +164,12 @@ impl ModelArgs {
             });
         }
         for warning in tokenizer.warning.iter().chain(&engine.fallback) {
-            eprintln!("warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
         if !self.quiet {
             let config = &engine.decoder().config;
             let seconds = started.elapsed().as_secs_f64();
-            eprintln!(
+            say(format_args!(
                 "{}: {}, {} layers, width {}, {} tokens; a context of {} tokens on {}; ready after {seconds:.2} s",
                 self.model.display(),
                 file.architecture()?,
@@ -178,12 +178,12 @@ impl ModelArgs {
                 config.vocabulary,
                 engine.capacity(),
                 self.device
-            );
+            ));
             for (ty, stored) in &engine.decoder().stored {
-                eprintln!(
+                say(format_args!(
                     "  {} matrices of {ty}: {} bytes in the file, {} as {}",
                     stored.tensors, stored.bytes.0, stored.bytes.1, stored.kept_as
-                );
+                ));
             }
         }
         Ok(Ready {
@@ -194,11 +194,21 @@ impl ModelArgs {
     }
 }
 
+/// Writes a line to stderr. Where nobody reads stderr, or it is full, the work goes on.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 /// Writes over the line before.
+fn rewrite(line: std::fmt::Arguments<'_>) {
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+}
+
+/// Says how far loading is.
 fn show(progress: Progress) {
     match progress {
-        Progress::Weights { taken, all } => eprint!("\r\x1b[Kreading weights: {}%", taken * 100 / all.max(1)),
-        Progress::Compiling => eprint!("\r\x1b[Kcompiling, and packing weights"),
+        Progress::Weights { taken, all } => rewrite(format_args!("reading weights: {}%", taken * 100 / all.max(1))),
+        Progress::Compiling => rewrite(format_args!("compiling, and packing weights")),
     }
 }
 
@@ -280,7 +290,7 @@ pub fn main() -> ExitCode {
         // Whoever read the output has seen enough.
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            say(format_args!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ModelArgs, print};
+use super::{ModelArgs, print, say};
 use crate::error::{Error, Result};
 use crate::server::{ServeOptions, Served, listen, serve};
 use crate::template::Template;
@@ -113,7 +113,9 @@ pub fn run(args: &Args) -> Result<()> {
     };
     serve(model, listener, &options, |address| {
         if !address.ip().is_loopback() && options.key.is_none() {
-            eprintln!("warning: {address} can be reached from the network, and no --api-key is asked for");
+            say(format_args!(
+                "warning: {address} can be reached from the network, and no --api-key is asked for"
+            ));
         }
         // A closed output is no reason to stop.
         print(&format!("serving {name:?} at http://{address}\n")).ok();

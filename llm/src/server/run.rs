@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::connections::Connections;
 use super::routes::router;
 use super::state::{State, now};
+use crate::app::say;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::scheduler::Scheduler;
@@ -124,11 +125,11 @@ async fn until_drained(
     // Clients that come now are refused.
     drop(listener);
     let counts = state.scheduler.counts();
-    eprintln!(
+    say(format_args!(
         "ending: {} requests run and {} wait; a second signal cancels them",
         counts.running.load(Ordering::Relaxed),
         counts.waiting.load(Ordering::Relaxed)
-    );
+    ));
     tokio::select! {
         () = connections.finish() => {}
         () = tokio::time::sleep(options.drain) => {}
