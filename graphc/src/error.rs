@@ -50,7 +50,8 @@ pub enum Error {
     #[error(transparent)]
     Target(#[from] ir::target::TargetError),
     /// The artifact holds no code for the target.
-    #[error("the artifact holds no code for {wanted}; it holds {}", have.join(", "))]
+    #[error("the artifact holds no code for {wanted}; it holds {}: run it there (--device), or compile the model for {wanted} too",
+        have.join(", "))]
     NoVariant { wanted: String, have: Vec<String> },
     /// An option makes no sense here.
     #[error("{0}")]
@@ -283,7 +284,12 @@ impl Error {
             | Error::Config(_)
             | Error::Edit { .. }
             | Error::Truncated(_)
-            | Error::Shard(ShardError::Ranks { .. } | ShardError::Shared { .. } | ShardError::State { .. })
+            | Error::Shard(
+                ShardError::Ranks { .. }
+                | ShardError::Shared { .. }
+                | ShardError::State { .. }
+                | ShardError::Layers { .. },
+            )
             | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
             // What is wrong with a rewrite is ours, the rest is the model's or the options'.
             Error::Quantize(error) => 2 - u8::from(matches!(error, QuantizeError::Rewrite(_))),

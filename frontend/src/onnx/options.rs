@@ -162,9 +162,21 @@ impl ImportOptions {
             expected: SIZE_FORM,
         };
         let (name, size) = text.split_once('=').ok_or_else(error)?;
-        self.sizes
-            .insert(name.trim().to_owned(), size.parse().map_err(|_| error())?);
-        Ok(self)
+        let whole = |problem| match problem {
+            OptionError::Form { expected, .. } => OptionError::Form {
+                text: text.to_owned(),
+                expected,
+            },
+            other => other,
+        };
+        let size: Size = size.parse().map_err(whole)?;
+        match self.sizes.insert(name.trim().to_owned(), size) {
+            Some(before) if before != size => Err(OptionError::Form {
+                text: text.to_owned(),
+                expected: "the only size of that name; give each name once",
+            }),
+            _ => Ok(self),
+        }
     }
 
     /// Reads `x=[batch, 3, 4*h, 224]` (brackets may be left out) and adds it.
@@ -214,11 +226,20 @@ impl FromStr for Size {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Size, OptionError> {
-        let error = || OptionError::Form {
+        let not = |expected| OptionError::Form {
             text: text.to_owned(),
-            expected: SIZE_FORM,
+            expected,
         };
-        let number = |t: &str| t.trim().parse::<i64>().ok().filter(|v| *v >= 0).ok_or_else(error);
+        let error = || not(SIZE_FORM);
+        let number = |t: &str| {
+            let t = t.trim();
+            let is_long = !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
+            match t.parse::<i64>() {
+                Ok(v) if v >= 0 => Ok(v),
+                Err(_) if is_long => Err(not("a size below 2^63")),
+                _ => Err(error()),
+            }
+        };
         let (range, hint) = match text.split_once("hint") {
             Some((range, hint)) => (range, Some(number(hint)?)),
             None => (text, None),
@@ -234,8 +255,11 @@ impl FromStr for Size {
         let max = if max.is_empty() { None } else { Some(number(max)?) };
         let min = if min.trim().is_empty() { 1 } else { number(min)? };
         let inside = |v: i64| v >= min && max.is_none_or(|m| v <= m);
-        if !inside(min) || hint.is_some_and(|h| !inside(h)) {
-            return Err(error());
+        if !inside(min) {
+            return Err(not("a range whose last size is at least its first"));
+        }
+        if hint.is_some_and(|h| !inside(h)) {
+            return Err(not("a range with a hint inside it"));
         }
         Ok(Size::Bounded { min, max, hint })
     }

@@ -300,6 +300,12 @@ pub fn bus(text: &str) -> std::result::Result<f64, String> {
     rate.ok_or_else(|| "it is a positive number: 450".to_owned())
 }
 
+/// Reads a clock in GHz.
+pub fn clock(text: &str) -> std::result::Result<f64, String> {
+    let clock = text.trim().parse::<f64>().ok().filter(|ghz| (0.1..=10.0).contains(ghz));
+    clock.ok_or_else(|| "it is a number of GHz from 0.1 to 10: 1.7".to_owned())
+}
+
 /// Reads where `-o` goes; `-` is this process's standard output.
 pub fn output() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| match path.as_os_str() == "-" {

@@ -32,7 +32,7 @@ pub struct Args {
     target: Option<String>,
     /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
     /// work settles at.
-    #[arg(long, value_name = "GHZ", requires = "emulate")]
+    #[arg(long, value_name = "GHZ", value_parser = args::clock, requires = "emulate")]
     clock: Option<f64>,
     /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its
     /// kernel.

@@ -30,7 +30,7 @@ pub struct Args {
     time: bool,
     /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
     /// work settles at.
-    #[arg(long, value_name = "GHZ", requires = "time")]
+    #[arg(long, value_name = "GHZ", value_parser = args::clock, requires = "time")]
     clock: Option<f64>,
     /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its
     /// kernel.

@@ -146,8 +146,8 @@ pub enum ShardError {
         problem: String,
     },
     #[error(
-        "the model cannot be cut into {ranks} stages by layers: it has room for {layers}, since a state stays on one device with all that \
-         reads it; take fewer devices, or share each layer (--split tensors)"
+        "the model cannot be cut into {ranks} stages by layers: it has room for {layers}, since each takes a layer at least, and a state stays \
+         on one device with all that reads it; take fewer devices, or share each layer (--split tensors)"
     )]
     Layers { ranks: u32, layers: usize },
     /// What follows is a bug of the pass.

@@ -40,7 +40,7 @@ pub struct Args {
     emulate: bool,
     /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix
     /// work settles at.
-    #[arg(long, value_name = "GHZ", requires = "emulate")]
+    #[arg(long, value_name = "GHZ", value_parser = args::clock, requires = "emulate")]
     clock: Option<f64>,
     /// Measure the timeline of the device's target there: cpu, hip or hip:N, cuda or cuda:N, or auto.
     #[arg(long)]

@@ -36,8 +36,8 @@ pub enum QuantizeError {
     )]
     Range { layer: String, low: f64, high: f64 },
     #[error(
-        "scales that hold for all runs need calibration data: give --calibrate FILE.npz or a folder of such files, or --calibrate random where only \
-         times matter; --scheme dynamic-int8 and dynamic-fp8 need none"
+        "scales that hold for all runs, and --rounding gptq and awq, need calibration data: give --calibrate FILE.npz or a folder of such files, \
+         or --calibrate random where only times matter; --scheme dynamic-int8 and dynamic-fp8, rounded to the nearest, need none"
     )]
     NoSamples,
     #[error("the model has no product or convolution by a constant: there is nothing to quantise")]
