@@ -54,8 +54,9 @@ const CLEAN_UP: [Pass; 6] = [
 ];
 
 /// What recognises wholes and decides types.
-const fn recognise(level: OptLevel) -> [Pass; 9] {
+const fn recognise(level: OptLevel) -> [Pass; 10] {
     [
+        quantize::spelled::PASS,
         // Products of quantised tensors, before anything spells them out.
         quantize::integers::PASS,
         quantize::float8::PASS,

@@ -8,6 +8,7 @@ mod padded;
 pub mod precision;
 pub mod recipe;
 mod signed;
+pub mod spelled;
 pub mod weights;
 
 pub use precision::PASS;
