@@ -144,6 +144,63 @@ pub fn decode_f8(dtype: DType, byte: u8) -> Option<f64> {
     })
 }
 
+/// The bits of an 8-bit float type, to encode many f32 numbers: without branches, so that a loop of it becomes vectors.
+#[derive(Clone, Copy, Debug)]
+pub struct F8Format {
+    mantissa_bits: u32,
+    bias: u32,
+    /// What one number is in steps of the subnormal numbers.
+    steps: f32,
+    nan: u8,
+    /// The type has no negative zero: its NaN has that place.
+    fnuz: bool,
+}
+
+impl F8Format {
+    /// The format of an 8-bit float type; `None` for other types.
+    pub fn of(dtype: DType) -> Option<F8Format> {
+        let (mantissa_bits, bias, fnuz) = match dtype {
+            DType::F8E4M3FN => (3, 7, false),
+            DType::F8E5M2 => (2, 15, false),
+            DType::F8E4M3FNUZ => (3, 8, true),
+            DType::F8E5M2FNUZ => (2, 16, true),
+            _ => return None,
+        };
+        Some(F8Format {
+            mantissa_bits,
+            bias,
+            steps: 2f32.powi((bias - 1 + mantissa_bits) as i32),
+            nan: encode_f8(dtype, f64::NAN)? & if fnuz { 0xff } else { 0x7f },
+            fnuz,
+        })
+    }
+
+    /// Encodes a number that is NaN or no larger than the type's largest, as [`encode_f8`] does: to nearest even.
+    #[inline]
+    pub fn encode(self, value: f32) -> u8 {
+        // Adding 1.5 · 2^23 leaves a small number's nearest integer in the lowest bits.
+        const WHOLE: f32 = 12_582_912.0;
+        let bits = value.to_bits();
+        let (sign, magnitude) = ((bits >> 24) as u8 & 0x80, bits & 0x7fff_ffff);
+        let shift = 23 - self.mantissa_bits;
+        let half = (1 << (shift - 1)) - 1 + (magnitude >> shift & 1);
+        let normal = ((magnitude + half) >> shift).wrapping_sub((127 - self.bias) << self.mantissa_bits);
+        let subnormal = (f32::from_bits(magnitude) * self.steps + WHOLE).to_bits();
+        let is_subnormal = magnitude < (128 - self.bias) << 23;
+        let code = if is_subnormal { subnormal } else { normal } as u8;
+        let code = if magnitude > f32::INFINITY.to_bits() {
+            self.nan
+        } else {
+            code
+        };
+        if self.fnuz && code & 0x7f == 0 {
+            code
+        } else {
+            sign | code
+        }
+    }
+}
+
 /// Encodes to OCP e5m2, which is the upper byte of an `f16`: rounds once, to nearest even; overflow gives infinity.
 ///
 /// `float8` saturates here, which is OCP's other mode; hardware conversions and ONNX casts without `saturate` do not.
@@ -215,6 +272,31 @@ fn encode_fnuz(value: f64, exponent_bits: u32, mantissa_bits: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_f32_become_eight_bits_as_numbers_of_f64_do() {
+        let types = [
+            (DType::F8E4M3FN, 448.0),
+            (DType::F8E4M3FNUZ, 240.0),
+            (DType::F8E5M2, 57344.0),
+            (DType::F8E5M2FNUZ, 57344.0),
+        ];
+        for (dtype, largest) in types {
+            let format = F8Format::of(dtype).unwrap();
+            // Each upper half of an f32, with lower halves at ties, beside them and within.
+            for high in 0..=u16::MAX {
+                for low in [0u32, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                    let value = f32::from_bits(u32::from(high) << 16 | low);
+                    if value.abs() > largest {
+                        continue;
+                    }
+                    let wanted = encode_f8(dtype, f64::from(value)).unwrap();
+                    assert_eq!(format.encode(value), wanted, "{dtype:?} {value:e}");
+                }
+            }
+        }
+        assert!(F8Format::of(DType::I8).is_none());
+    }
 
     #[test]
     fn every_byte_of_every_eight_bit_type_round_trips() {

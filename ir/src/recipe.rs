@@ -346,7 +346,7 @@ impl Weight {
                     expected: "scales alone",
                 });
             }
-            let floats = Rows::new(self, shape).floats(weight, self.dtype, &self.scales, largest);
+            let floats = Rows::new(self, shape).floats(weight, self.dtype, &self.scales, largest as f32);
             let tensor = |dtype, shape: &[usize], bytes: Vec<u8>| HostTensor {
                 dtype,
                 shape: shape.to_vec(),

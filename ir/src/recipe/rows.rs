@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::Weight;
+use crate::convert::F8Format;
 use crate::data::HostTensor;
 use crate::types::DType;
 
@@ -200,12 +201,19 @@ impl Rows {
     }
 
     /// The 8-bit floats of the quotients, which are numbers of the weight's type; None where a number is not finite.
-    pub fn floats(&self, tensor: &HostTensor, dtype: DType, scales: &[f32], largest: f64) -> Option<Vec<u8>> {
-        self.rounded(tensor, 8, scales, None, |v, scale, _| {
-            // As `quantize` divides: in the type of the weight.
-            let quotient = crate::convert::round_to(tensor.dtype, f64::from(v) / f64::from(scale));
-            crate::convert::encode_f8(dtype, quotient.clamp(-largest, largest)).unwrap_or(0)
-        })
+    pub fn floats(&self, tensor: &HostTensor, dtype: DType, scales: &[f32], largest: f32) -> Option<Vec<u8>> {
+        let format = F8Format::of(dtype)?;
+        let stored = |quotient: f32| format.encode(quotient.clamp(-largest, largest));
+        // As `quantize` divides: in the type of the weight. A quotient of f32 has bits enough to be rounded once more.
+        match tensor.dtype {
+            DType::F16 => self.rounded(tensor, 8, scales, None, |v, scale, _| {
+                stored(f16::from_f32(v / scale).to_f32())
+            }),
+            DType::BF16 => self.rounded(tensor, 8, scales, None, |v, scale, _| {
+                stored(bf16::from_f32(v / scale).to_f32())
+            }),
+            _ => self.rounded(tensor, 8, scales, None, |v, scale, _| stored(v / scale)),
+        }
     }
 }
 
