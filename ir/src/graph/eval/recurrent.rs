@@ -17,8 +17,9 @@ struct Row<'a> {
 impl Row<'_> {
     fn clipped(&self, x: f64) -> f64 {
         match self.layer.clip {
-            Some(clip) => x.max(-clip.as_f64()).min(clip.as_f64()),
-            None => x,
+            // NaN stays NaN.
+            Some(clip) if !x.is_nan() => x.max(-clip.as_f64()).min(clip.as_f64()),
+            _ => x,
         }
     }
 

@@ -351,7 +351,8 @@ unsafe fn gate<S: Simd>(layer: &Recurrent, which: usize, x: S::V) -> S::V {
     let x = match layer.clip {
         Some(clip) => {
             let clip = clip.as_f64() as f32;
-            S::min(S::max(x, S::splat(-clip)), S::splat(clip))
+            // Operand order: NaN goes through.
+            S::min(S::splat(clip), S::max(S::splat(-clip), x))
         }
         None => x,
     };
