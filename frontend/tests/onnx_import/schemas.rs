@@ -1,9 +1,7 @@
 //! What an operator does not have is refused; what ONNX permits at the edges is read.
 
 use graphc_frontend::onnx::NodeProblem;
-use graphc_frontend::onnx::proto::tensor_proto::DataType;
 use graphc_frontend::onnx::proto::{AttributeProto, OperatorSetIdProto};
-use indexmap::IndexMap;
 use ir::HostTensor;
 
 use super::build::{Build, evaluate, float, int, ints, output_type, text};
@@ -80,20 +78,6 @@ fn axes_of_no_elements_stay() {
         .node("Resize x _ _ s -> y", vec![text("mode", "linear")])
         .output("y");
     assert_eq!(output_type(&resize.import().unwrap()), "f32[1, 1, 0, 4]");
-}
-
-#[test]
-fn integers_become_u64_where_they_are_not_below_0() {
-    let model = Build::new(21)
-        .typed_input("x", DataType::Int64, &["3"])
-        .node("Cast x -> y", vec![int("to", DataType::Uint64 as i64)])
-        .output("y");
-    let graph = model.import().unwrap();
-    for (numbers, fits) in [([0, 5, i64::MAX], true), ([0, -1, 5], false)] {
-        let x = HostTensor::from_i64(ir::DType::I64, [3], &numbers).unwrap();
-        let results = ir::graph::eval::evaluate(&graph, &IndexMap::from([("x".to_owned(), x)]));
-        assert_eq!(results.is_ok(), fits, "{numbers:?}: {results:?}");
-    }
 }
 
 #[test]
