@@ -11,6 +11,8 @@ or its length where the network takes others, open; the file runs at three sizes
     differs, refused, failed      `message` says at which size, and what graphc printed
     no peer       onnxruntime itself fails at each size; `not exported`: PyTorch does
 
+With KEEP_FAILING=FOLDER in the environment, small files whose result is not `same` are kept there.
+
 Needs torch, torchvision, timm, transformers, onnx, onnxscript and onnxruntime.
 """
 
@@ -311,7 +313,7 @@ def one(case, graphc):
                 with torch.no_grad():
                     torch.onnx.export(flat, tuple(inputs[1]), path, input_names=names, **options)
                 line["result"], line["message"] = check(path, names, inputs, graphc, folder)
-                keep = os.environ.get("GRAPHC_KEEP")
+                keep = os.environ.get("KEEP_FAILING")
                 if keep and line["result"] not in ("same", "no peer") and os.path.getsize(path) < 12 << 20:
                     pathlib.Path(keep, f"{case.replace('/', '-')}.{kind}.onnx").write_bytes(pathlib.Path(path).read_bytes())
             except Exception as error:
