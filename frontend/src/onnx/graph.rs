@@ -370,10 +370,11 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         let attributes = attributes(node, frame).map_err(stop)?;
-        if self.source.function(node).is_none() {
+        let function = self.source.function(node);
+        if function.is_none() {
             schema::check(node, domain, opset, &attributes).map_err(error)?;
         }
-        let results = if let Some(function) = self.source.function(node) {
+        let results = if let Some(function) = function {
             self.call(function, node, &inputs, &attributes, frame)?
         } else if is_control(node) {
             self.control(&Site {

@@ -51,7 +51,8 @@ fn dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>
 /// A constant of integers, whose numbers less the zero points are multiplied by the scales.
 struct Spelled {
     stored: Value,
-    zero: Option<Value>,
+    /// In the type of the constant.
+    zero: Option<HostTensor>,
     scale: Value,
     out: DType,
 }
@@ -66,35 +67,28 @@ impl Spelled {
         let (Op::Elementwise(Elementwise::Cast(to)), [stored]) = b.def(cast) else {
             return None;
         };
-        let (stored, shape) = (*stored, &b.ty(*stored).shape);
-        let is_weight =
-            b.as_constant(stored).is_some() && b.ty(stored).dtype.bits() <= 8 && b.ty(stored).dtype.is_int();
+        let (stored, ty) = (*stored, b.ty(*stored));
+        let is_weight = b.as_constant(stored).is_some() && ty.dtype.bits() <= 8 && ty.dtype.is_int();
         let is_float = *to == out && matches!(out, DType::F32 | DType::F16 | DType::BF16);
-        let spreads = |v: Value| b.as_constant(v).is_some() && spreads_over(&b.ty(v).shape, shape);
-        let fits = is_weight && is_float && spreads(scale) && zero.is_none_or(spreads);
-        let spelled = Spelled {
+        let spreads = |v: Value| b.as_constant(v).is_some() && spreads_over(&b.ty(v).shape, &ty.shape);
+        if !is_weight || !is_float || !spreads(scale) || !zero.is_none_or(spreads) {
+            return None;
+        }
+        let zero = match zero {
+            Some(zero) => Some(whole(b.as_constant(zero)?, ty.dtype)?),
+            None => None,
+        };
+        Some(Spelled {
             stored,
             zero,
             scale,
             out,
-        };
-        (fits && spelled.zeros(b).is_some()).then_some(spelled)
+        })
     }
 
-    /// The zero points as integers of the weight's type; None where one is none.
-    fn zeros(&self, b: &Builder<'_>) -> Option<Option<HostTensor>> {
-        let Some(zero) = self.zero else { return Some(None) };
-        let (zeros, dtype) = (b.as_constant(zero)?, b.ty(self.stored).dtype);
-        let (low, high) = dtype.int_range()?;
-        let values = zeros.to_f64();
-        let whole = |v: &f64| v.fract() == 0.0 && (low as f64..=high as f64).contains(v);
-        values.iter().all(whole).then_some(())?;
-        HostTensor::from_f64(dtype, zeros.shape.clone(), &values).ok().map(Some)
-    }
-
-    fn emit(&self, b: &mut Builder<'_>) -> Result<Value, PassFault> {
+    fn emit(self, b: &mut Builder<'_>) -> Result<Value, PassFault> {
         let rank = b.ty(self.stored).rank();
-        let zero = self.zeros(b).flatten().map(|zeros| b.constant(zeros));
+        let zero = self.zero.map(|zeros| b.constant(zeros));
         let mut operands = vec![self.stored];
         for value in [Some(self.scale), zero].into_iter().flatten() {
             let mut dims = b.ty(value).shape.0.clone();
@@ -105,12 +99,17 @@ impl Spelled {
                 _ => b.emit(Op::View(View::Reshape(Shape(dims))), &[value])?,
             });
         }
-        let op = Composite::Dequantize {
-            groups: None,
-            out: self.out,
-        };
-        b.emit(Op::Composite(op), &operands)
+        let (groups, out) = (None, self.out);
+        b.emit(Op::Composite(Composite::Dequantize { groups, out }), &operands)
     }
+}
+
+/// Numbers as integers of a type; None where one is none of its numbers.
+fn whole(numbers: &HostTensor, dtype: DType) -> Option<HostTensor> {
+    let (values, (low, high)) = (numbers.to_f64(), dtype.int_range()?);
+    let is_one = |v: &f64| v.fract() == 0.0 && (low as f64..=high as f64).contains(v);
+    values.iter().all(is_one).then_some(())?;
+    HostTensor::from_f64(dtype, numbers.shape.clone(), &values).ok()
 }
 
 /// Says whether each size from the last one on is 1 or the other shape's, which has as many or more.

@@ -20,6 +20,7 @@ mod chains;
 mod chosen_products;
 mod cuda_kernels;
 mod cuda_overlap;
+mod cuda_spills;
 mod direct;
 mod empty;
 mod emulated;
