@@ -23,7 +23,7 @@ LIMITS = {
     "fuse callers": (4, "calls of `fuse::fuse` outside scheduling"),
     "long functions": (61, "functions of more than 100 lines"),
     "many parameters": (24, "functions of 8 parameters or more"),
-    "long files": (57, "Rust files of more than 600 lines"),
+    "long files": (56, "Rust files of more than 600 lines"),
     "long lines": (26, f"lines of more than {COLUMNS} columns in Rust, but for text tables and string literals"),
     "middle lines": (77998, "lines of code (no comments) of ir, passes, codegen-* and runtime/src/cpu"),
 }
