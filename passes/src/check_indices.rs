@@ -78,7 +78,7 @@ pub const PASS: Pass = Pass {
 };
 
 /// The scatters that make some outputs of what was there before: through views and casts, and through other scatters.
-fn makers(graph: &Graph, outputs: &[String]) -> Vec<NodeId> {
+pub(crate) fn makers(graph: &Graph, outputs: &[String]) -> Vec<NodeId> {
     let named = graph
         .outputs()
         .iter()

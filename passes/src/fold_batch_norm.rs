@@ -4,6 +4,7 @@
 //! batch_norm(conv(x, w, b), scale, bias, mean, var)  →  conv(x, w · a, b · a + bias - mean · a),  a = scale · rsqrt(var + ε)
 //! conv(x, w) + c[1, C, 1, 1]                         →  conv(x, w, c)
 //! conv(x, w, b) · c[1, C, 1, 1]                      →  conv(x, w · c, b · c)
+//! conv(x, w) + conv(x, v)                            →  conv(x, w + v)              (`branches`)
 //! ```
 //!
 //! Only where the filter and the numbers are constants and the convolution has no other reader: else the scaled filter
@@ -18,6 +19,10 @@ use crate::error::PassFault;
 use crate::fold::native;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
+
+mod branches;
+
+pub use branches::RULE as BRANCHES_RULE;
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -41,6 +46,14 @@ pub const PASS: Pass = Pass {
                     channel_constant(&mut builder, id, *op, &single)?.map(|v| (v, "channel_constant_into_conv"))
                 }
                 _ => None,
+            };
+            let is_sum = matches!(node.op, Op::Elementwise(Elementwise::Binary(BinaryOp::Add)));
+            // Weights in fewer bits share a scale, of which a 1 among them would take the most.
+            let folded = match folded {
+                None if is_sum && context.options.weights.is_none() && context.options.enabled(BRANCHES_RULE) => {
+                    branches::merged(&mut builder, id, &single)?.map(|v| (v, BRANCHES_RULE))
+                }
+                folded => folded,
             };
             match folded {
                 Some((value, rule)) if *builder.ty(value) == node.results[0] => {
@@ -185,31 +198,28 @@ impl Found {
 }
 
 fn batch_norm(b: &mut Builder<'_>, id: NodeId, epsilon: f64, layout: Layout) -> Result<Option<Value>, PassFault> {
-    let node = b.old.node(id);
-    let Some(found) = find(b, b.value(node.operands[0])) else {
+    let operands: Vec<Value> = b.old.node(id).operands.iter().map(|v| b.value(*v)).collect();
+    let (Some(found), Some((a, c))) = (find(b, operands[0]), normalised(b, &operands, epsilon)) else {
         return Ok(None);
     };
-    let mut numbers = Vec::new();
-    for operand in &node.operands[1..] {
-        match b.as_constant(b.value(*operand)) {
-            Some(t) => numbers.push(t.to_f64()),
-            None => return Ok(None),
-        }
-    }
-    let [scale, bias, mean, variance] = numbers.as_slice() else {
-        return Ok(None);
-    };
-    if found.conv.layout != layout || found.filter.dtype != ir::DType::F32 || scale.len() != found.channels() {
+    if found.conv.layout != layout || found.filter.dtype != ir::DType::F32 || a.len() != found.channels() {
         return Ok(None);
     }
-    let a: Vec<f64> = scale
-        .iter()
-        .zip(variance)
-        .map(|(s, v)| s / (v + epsilon).sqrt())
-        .collect();
-    let c: Vec<f32> = (0..a.len()).map(|i| (bias[i] - mean[i] * a[i]) as f32).collect();
     let a: Vec<f32> = a.into_iter().map(|v| v as f32).collect();
     found.scaled(b, Some(&a), Some(&c))
+}
+
+/// What a batch norm of constants multiplies each channel by, and what it adds.
+fn normalised(b: &Builder<'_>, operands: &[Value], epsilon: f64) -> Option<(Vec<f64>, Vec<f32>)> {
+    let numbers = operands[1..].iter().map(|v| Some(b.as_constant(*v)?.to_f64()));
+    let numbers: Vec<Vec<f64>> = numbers.collect::<Option<_>>()?;
+    let [scale, bias, mean, variance] = numbers.as_slice() else {
+        return None;
+    };
+    let factors = scale.iter().zip(variance).map(|(s, v)| s / (v + epsilon).sqrt());
+    let a: Vec<f64> = factors.collect();
+    let c = (0..a.len()).map(|i| (bias[i] - mean[i] * a[i]) as f32).collect();
+    Some((a, c))
 }
 
 fn channel_constant(

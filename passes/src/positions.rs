@@ -3,6 +3,7 @@
 //! ```text
 //! gather_nd(mask [b, t], (b, t) at [b, 0, s, t])     becomes     broadcast(reshape(mask))
 //! ge(iota, 0)                                        becomes     true
+//! scatter_nd(x, (i, j) at i + 1, j + 1, u)           becomes     concats of slices of x around u
 //! ```
 
 use ir::op::{Gather, View};
@@ -10,9 +11,14 @@ use ir::types::Scalar;
 use ir::{Dim, HostTensor, NodeId, Op, Shape, Value};
 
 use crate::analysis::index::{Affine, Fact, KnownElements, stays_inside};
+use crate::check_indices::makers;
 use crate::error::PassFault;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
+
+mod scatter;
+
+pub use scatter::RULE as SCATTER_RULE;
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -20,13 +26,19 @@ pub const PASS: Pass = Pass {
     run: |graph, context| {
         let facts = KnownElements::of(graph);
         let mut builder = Builder::new(graph, "positions");
+        // What writes into a state stays in place.
+        let kept = makers(graph, &context.options.states);
         for id in graph.nodes().keys() {
             builder.origin = graph.node(id).origin.clone();
             let value = match uniform(&mut builder, &facts, id)? {
                 Some(v) => Some((v, "uniform_index")),
                 None => match gather(&mut builder, &facts, id)? {
                     Some(v) => Some((v, "gather_by_position")),
-                    None => flat_gather(&mut builder, &facts, id)?.map(|v| (v, "gather_by_flat_position")),
+                    None => match flat_gather(&mut builder, &facts, id)? {
+                        Some(v) => Some((v, "gather_by_flat_position")),
+                        None if kept.contains(&id) => None,
+                        None => scatter::scatter(&mut builder, &facts, id)?.map(|v| (v, scatter::RULE)),
+                    },
                 },
             };
             match value {

@@ -16,6 +16,10 @@ use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
 
 /// Constants of up to this many elements are fitted.
 const FIT_ELEMENTS: usize = 1 << 14;
+/// Constants of index tuples of up to this many numbers are fitted, component by component.
+const FIT_INDICES: usize = 1 << 24;
+/// The components of an index tuple that are told apart: more axes than tensors have.
+const MAX_TUPLE: usize = 16;
 /// Sizes that the model leaves open count as up to this when 64-bit positions are checked: what is larger than 2^63 for
 /// these has a number in it that makes it so, not a size.
 const OPEN_SIZE: i64 = 1 << 20;
@@ -407,7 +411,7 @@ impl KnownElements {
     }
 
     /// Splits the last axis of an index tensor into its components.
-    fn index_parts(&self, graph: &Graph, indices: Value) -> Option<Vec<Affine>> {
+    pub fn index_parts(&self, graph: &Graph, indices: Value) -> Option<Vec<Affine>> {
         let node = graph.node(indices.node);
         let last = graph.ty(indices).rank().checked_sub(1)?;
         if let Op::View(View::Concat { axis }) = node.op
@@ -420,8 +424,13 @@ impl KnownElements {
             return Some(parts);
         }
         let width = graph.ty(indices).shape[last].as_const()?;
-        let a = self.affine(indices)?;
-        (0..width.min(16))
+        let Some(a) = self.affine(indices) else {
+            return fit_parts(graph, indices);
+        };
+        if width > MAX_TUPLE as i64 {
+            return None;
+        }
+        (0..width)
             .map(|i| {
                 let mut part = a.clone();
                 part.constant = part.constant + part.coefficients[last].clone() * i;
@@ -557,13 +566,33 @@ fn fit(graph: &Graph, value: Value) -> Option<Fact> {
             .all(|b| *b == first)
             .then_some(Fact::Bool(first != 0));
     }
-    let values = tensor.to_i64();
-    let mut strides = vec![1usize; tensor.shape.len()];
-    for i in (1..tensor.shape.len()).rev() {
-        strides[i - 1] = strides[i] * tensor.shape[i];
+    fit_values(&tensor.shape, &tensor.to_i64()).map(Fact::Affine)
+}
+
+/// Fits each component of a constant of index tuples, its last axis, by itself.
+fn fit_parts(graph: &Graph, indices: Value) -> Option<Vec<Affine>> {
+    let tensor = graph.as_constant(indices)?;
+    let (width, outer) = tensor.shape.split_last()?;
+    if !(1..=MAX_TUPLE).contains(width) || !(1..=FIT_INDICES).contains(&tensor.elements()) {
+        return None;
     }
-    let coefficients: Vec<i64> = tensor
-        .shape
+    let values = tensor.to_i64();
+    let part = |i: usize| {
+        let component: Vec<i64> = values.iter().skip(i).step_by(*width).copied().collect();
+        let mut affine = fit_values(outer, &component)?;
+        affine.coefficients.push(Dim::from(0));
+        Some(affine)
+    };
+    (0..*width).map(part).collect()
+}
+
+/// The affine function that has these values, one or more, in row-major order.
+fn fit_values(shape: &[usize], values: &[i64]) -> Option<Affine> {
+    let mut strides = vec![1usize; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i];
+    }
+    let coefficients: Vec<i64> = shape
         .iter()
         .zip(&strides)
         .map(|(size, stride)| {
@@ -576,11 +605,14 @@ fn fit(graph: &Graph, value: Value) -> Option<Fact> {
         .collect::<Option<_>>()?;
     let fits = values.iter().enumerate().all(|(flat, v)| {
         let mut expected = Some(values[0]);
-        for ((size, stride), c) in tensor.shape.iter().zip(&strides).zip(&coefficients) {
+        for ((size, stride), c) in shape.iter().zip(&strides).zip(&coefficients) {
             let step = c.checked_mul((flat / stride % size) as i64);
             expected = expected.zip(step).and_then(|(e, s)| e.checked_add(s));
         }
         expected == Some(*v)
     });
-    fits.then(|| affine(coefficients.into_iter().map(Dim::from).collect(), Dim::from(values[0])))
+    fits.then(|| Affine {
+        coefficients: coefficients.into_iter().map(Dim::from).collect(),
+        constant: Dim::from(values[0]),
+    })
 }

@@ -21,6 +21,7 @@ pub mod reduce;
 pub mod select;
 pub mod slices;
 pub mod views;
+pub mod windows;
 
 use ir::{Shape, Value};
 
@@ -48,6 +49,7 @@ pub fn rules() -> impl Iterator<Item = Rule> {
         select::RULES,
         views::RULES,
         slices::RULES,
+        windows::RULES,
         reduce::RULES,
         contract::RULES,
         quantized::RULES,
