@@ -19,6 +19,7 @@ mod chosen;
 mod contract;
 mod conv;
 mod copying;
+mod folding;
 mod hoist;
 mod integers;
 mod loops;
@@ -76,7 +77,8 @@ impl Lowering for CpuLowering {
                 };
                 match direct {
                     Some(direct) => pieces.push(direct),
-                    None if strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?
+                    None if folding::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?
+                        || strided::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?
                         || made_dense(&mut rewritten, &kernel.body, cx, &mut pieces)? =>
                     {
                         return Ok(lowered(rewritten, pieces, raw));

@@ -58,6 +58,8 @@ pub enum PoolKind {
     /// Divides by the number of elements in the window; `include_pad` counts those in padding (not those that rounding
     /// up adds past the padding) too.
     Average { include_pad: bool },
+    /// The sum of the elements in the window; 0 in padding only.
+    Sum,
 }
 
 /// Sizes of a pooling.

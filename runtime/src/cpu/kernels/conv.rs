@@ -7,6 +7,7 @@
 //! ([`super::depthwise`]).
 
 use super::depthwise::{self, Filters, depthwise};
+use super::depthwise_rows;
 use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, Problem, RowMap, packed_len, run};
 use super::isa::Isa;
 use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
@@ -339,8 +340,15 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
                 taps_at.inside(pixel)
             };
             let step = s.stride[1] as isize * plan.strides.w;
+            let whole = (!plan.padded).then_some(depthwise_rows::Image {
+                at: image,
+                strides: plan.strides,
+                height: plan.height,
+                width: plan.width,
+                zero: shared,
+            });
             // SAFETY: the caller's contract.
-            return unsafe { depthwise(ws, conv, weights, (&fill, step), out) };
+            return unsafe { depthwise(ws, conv, weights, (&fill, step), whole, out) };
         }
         Weights::Winograd(u) => {
             assert!(

@@ -16,7 +16,8 @@
 
 use super::conv::Conv;
 use super::convert;
-use super::gemm::{Activation, Dest, Elem, RowMap, Tile, TileAt};
+use super::depthwise_rows as rows;
+use super::gemm::{Activation, Builtin, Dest, Elem, RowMap, Tile, TileAt};
 use super::isa::Isa;
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
@@ -26,7 +27,7 @@ const PIXELS: usize = 6;
 
 /// Scratch of one thread: the pointer table and one block of output.
 pub(crate) fn scratch_bytes(taps: usize, channels: usize) -> usize {
-    taps * PIXELS * 8 + PIXELS * channels * 4 + 64
+    taps * PIXELS * 8 + PIXELS.max(rows::PIXELS) * channels * 4 + 64
 }
 
 /// Writes the tap pointers of a pixel of an image, and says of how many pixels from this one on they are a step further
@@ -98,7 +99,8 @@ impl Filters {
     }
 }
 
-/// Runs `conv` with its packed weights; `fill` tells where taps are, with its step in elements.
+/// Runs `conv` with its packed weights; `fill` tells where taps are, with its step in elements, and `image` where the
+/// image is, if it lies without padding of its own.
 ///
 /// # Safety
 /// As for `conv2d`, with [`scratch_bytes`] reserved per thread.
@@ -107,6 +109,7 @@ pub(crate) unsafe fn depthwise(
     conv: &Conv<'_>,
     weights: &Filters,
     (fill, step): (&Fill<'_>, isize),
+    image: Option<rows::Image>,
     dest: Dest,
 ) {
     let s = conv.shape;
@@ -128,6 +131,15 @@ pub(crate) unsafe fn depthwise(
     let builtin = conv.builtin;
     let size = dest.elem.size() as isize;
     let (n_stride, epilogue) = (conv.output_strides.n, conv.epilogue);
+    if let (Some(image), true) = (image, group == 1 && filters == 1 && rows::serves(&s)) {
+        let to = rows::Target {
+            dest,
+            direct,
+            next_group,
+            width,
+        };
+        return rows::run(ws, conv, &weights.weights, image, &to);
+    }
     let grain = (20_000 / (channels * taps * group).max(1)).max(PIXELS);
     ws.parallel_ranges(s.n * pixels, grain, &|range, thread, scratch| {
         let mut at = range.start;
@@ -159,27 +171,19 @@ pub(crate) unsafe fn depthwise(
                     read: s.c,
                     group,
                     filters,
-                    out,
-                    ld,
-                    scale: builtin.scale,
-                    bias: builtin.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-                    residual: builtin
-                        .residual
-                        .map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(p0 * r.row_stride)),
-                    ld_residual: builtin.residual.map_or(0, |r| r.row_stride),
-                    activation: builtin.activation,
+                    to: Results::new(&builtin, n, p0, out, ld),
                 };
                 if count == PIXELS {
                     block(isa, &args);
                 } else {
                     for i in 0..count {
-                        let one = Block {
-                            table: args.table.add(i * taps),
-                            out: args.out.add(i * ld),
-                            residual: args.residual.wrapping_add(i * args.ld_residual),
-                            ..args
+                        let to = Results {
+                            out: out.add(i * ld),
+                            residual: args.to.residual.wrapping_add(i * args.to.ld_residual),
+                            ..args.to
                         };
-                        single(isa, &one);
+                        let table = args.table.add(i * taps);
+                        single(isa, &Block { table, to, ..args });
                     }
                 }
                 if let Some(epilogue) = epilogue {
@@ -231,7 +235,7 @@ impl Known {
 }
 
 /// Stores the channels of a pixel: runs of `width`, the first of each `next` elements behind that of the one before.
-unsafe fn scatter(
+pub(super) unsafe fn scatter(
     isa: Isa,
     dest: &Dest,
     to: *mut u8,
@@ -259,13 +263,39 @@ struct Block {
     /// Channels of a group, and its filters.
     group: usize,
     filters: usize,
-    out: *mut f32,
-    ld: usize,
-    scale: f32,
-    bias: *const f32,
-    residual: *const f32,
-    ld_residual: usize,
-    activation: Activation,
+    to: Results,
+}
+
+/// Where the results of some pixels go, and what follows their sums.
+#[derive(Clone, Copy)]
+pub(super) struct Results {
+    pub out: *mut f32,
+    pub ld: usize,
+    pub scale: f32,
+    pub bias: *const f32,
+    pub residual: *const f32,
+    pub ld_residual: usize,
+    pub activation: Activation,
+}
+
+impl Results {
+    /// Those of the pixels of image `n` from pixel `p0` on, which go to `out`.
+    ///
+    /// # Safety
+    /// The residual has these pixels.
+    pub(super) unsafe fn new(builtin: &Builtin<'_>, n: usize, p0: usize, out: *mut f32, ld: usize) -> Results {
+        Results {
+            out,
+            ld,
+            scale: builtin.scale,
+            bias: builtin.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            residual: builtin
+                .residual
+                .map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(p0 * r.row_stride)),
+            ld_residual: builtin.residual.map_or(0, |r| r.row_stride),
+            activation: builtin.activation,
+        }
+    }
 }
 
 simd_dispatch! { unsafe fn block(args: &Block) = block_body }
@@ -334,7 +364,7 @@ unsafe fn vector<S: Simd, const P: usize, const G: usize, const FULL: bool>(args
             }
         }
     }
-    finish::<S, P, FULL>(args, c, n, &acc);
+    finish::<S, P, FULL>(&args.to, c, n, &acc);
 }
 
 /// Filters whose channels are picked from a vector.
@@ -374,11 +404,17 @@ unsafe fn picked_vector<S: Simd, const P: usize, const FULL: bool>(args: &Block,
             }
         }
     }
-    finish::<S, P, FULL>(args, c, n, &acc);
+    finish::<S, P, FULL>(&args.to, c, n, &acc);
 }
 
+/// Applies what follows to the sums of `P` pixels for the `n` channels from `c` on, and stores them.
 #[inline(always)]
-unsafe fn finish<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usize, n: usize, acc: &[S::V; P]) {
+pub(super) unsafe fn finish<S: Simd, const P: usize, const FULL: bool>(
+    args: &Results,
+    c: usize,
+    n: usize,
+    acc: &[S::V; P],
+) {
     for i in 0..P {
         let mut x = S::mul(acc[i], S::splat(args.scale));
         if !args.bias.is_null() {
@@ -401,7 +437,8 @@ unsafe fn finish<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usi
     }
 }
 
+/// A vector, or `n` lanes of one.
 #[inline(always)]
-unsafe fn get<S: Simd, const FULL: bool>(p: *const f32, n: usize) -> S::V {
+pub(super) unsafe fn get<S: Simd, const FULL: bool>(p: *const f32, n: usize) -> S::V {
     if FULL { S::load(p) } else { S::load_part(p, n) }
 }

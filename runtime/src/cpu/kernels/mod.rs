@@ -18,6 +18,7 @@ pub mod conv_transposed;
 pub mod convert;
 mod depthwise;
 pub mod depthwise_integers;
+mod depthwise_rows;
 #[cfg(target_arch = "x86_64")]
 mod depthwise_vnni;
 pub mod dots;

@@ -1,4 +1,4 @@
-//! Max and average pooling over images of any layout.
+//! Max, average and sum pooling over images of any layout.
 //!
 //! Channels innermost (NHWC) is vectorised over channels, planes (NCHW) along their rows ([`super::pool_planes`]);
 //! other layouts go element by element. Output sizes are the caller's, so both rounding modes are served. NaN in a
@@ -73,7 +73,11 @@ pub unsafe fn pool2d(
                     row_stride: src_strides.h * s.dilation[0] as isize,
                     col_stride: src_strides.w * s.dilation[1] as isize,
                     // A window in padding alone has the average 0.
-                    count: count_of.max(1) as f32,
+                    count: if kind == PoolKind::Sum {
+                        1.0
+                    } else {
+                        count_of.max(1) as f32
+                    },
                 };
                 // SAFETY: only taps inside the image are read (an empty window reads nothing), one output pixel
                 // written.

@@ -59,7 +59,7 @@ pub(super) unsafe fn planes(
     let Some(reach) = reach.filter(|reach| *reach <= LONGEST * (s.w + 256)) else {
         return false;
     };
-    if from.w != 1 || to.w != 1 || s.out_w == 0 || s.kw == 0 {
+    if kind == PoolKind::Sum || from.w != 1 || to.w != 1 || s.out_w == 0 || s.kw == 0 {
         return false;
     }
     let used: Vec<bool> = {
@@ -84,7 +84,7 @@ pub(super) unsafe fn planes(
         }
     };
     let (column_counts, row_counts): (Vec<f32>, Vec<f32>) = match kind {
-        PoolKind::Max => (Vec::new(), Vec::new()),
+        PoolKind::Max | PoolKind::Sum => (Vec::new(), Vec::new()),
         PoolKind::Average { .. } => (
             (0..s.out_w).map(|o| count(1, o)).collect(),
             (0..s.out_h).map(|o| count(0, o)).collect(),

@@ -3,6 +3,7 @@
 mod build;
 mod contractions;
 mod copies;
+mod folding;
 mod forged;
 mod loops;
 mod places;

@@ -209,6 +209,39 @@ fn depthwise_shapes() {
     }
 }
 
+/// Filters and steps that blocks of a row share columns for: rows shorter than a block, of whole blocks and of more,
+/// windows that lie partly or wholly in padding, and images of few rows, whose channels are shared among threads.
+#[test]
+fn depthwise_rows() {
+    let mut rng = Rng(31);
+    for mut ws in workspaces() {
+        for kw in [3, 5, 7] {
+            for stride in [1, 2] {
+                for width in [1, 2, 6, 7, 14, 19] {
+                    let s = ConvShape::new(
+                        [rng.pick(&[1, 2]), rng.pick(&[1, 3, 7]), width, 0],
+                        0,
+                        [rng.pick(&[1, 3, 5]), kw],
+                        [1 + rng.below(2), stride],
+                        [rng.below(4), kw - 1 - rng.below(2), 4, kw / 2 + rng.below(4)],
+                        [1 + rng.below(2), 1],
+                        1,
+                    );
+                    let channels = rng.pick(&[1, 4, 8, 16, 23, 40, 130]);
+                    let s = ConvShape {
+                        c: channels,
+                        o: channels,
+                        groups: channels,
+                        ..s
+                    };
+                    let way = rng.below(16);
+                    check(&mut ws, &mut rng, s, way & 1 > 0, way & 2 > 0, way);
+                }
+            }
+        }
+    }
+}
+
 /// A small convolution in groups of so many channels and filters, of random window, strides, pads and dilation.
 fn check_groups(ws: &mut Workspace, rng: &mut Rng, [channels, filters]: [usize; 2], groups: usize) {
     let s = ConvShape::new(

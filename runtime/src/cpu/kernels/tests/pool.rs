@@ -51,6 +51,7 @@ fn random_shapes() {
             PoolKind::Max,
             PoolKind::Average { include_pad: false },
             PoolKind::Average { include_pad: true },
+            PoolKind::Sum,
         ] {
             let mut dst = vec![9.0; 2 * s.out_h * s.out_w * c];
             // SAFETY: the vectors are of the shape's sizes.
@@ -80,6 +81,7 @@ fn random_shapes() {
                                 PoolKind::Max => max,
                                 PoolKind::Average { include_pad: false } => sum / f64::from(real.max(1)),
                                 PoolKind::Average { include_pad: true } => sum / f64::from(padded.max(1)),
+                                PoolKind::Sum => sum,
                             };
                             let what = (ws.isa(), kind, &s, nchw, n, oy, ox, ch);
                             assert_close(dst[at(ys, n, oy, ox, ch)], want, 1e-6, 1e-6, &what);
