@@ -355,7 +355,7 @@ fn product(
         entries: entries > 1,
     };
     let source = Source::new(&a.space, &a.roots, &a.extents, cx.bindings)?;
-    let Some(taken) = tile::take(&source, &body.epilogue, body.acc, &a.roots, dims)? else {
+    let Some(taken) = tile::take(&source, &body.epilogue, body.acc, &a.roots, dims, &Elem::ALL)? else {
         return Ok(None);
     };
     let Taken {
@@ -369,6 +369,7 @@ fn product(
             form: c_form,
         },
         program,
+        reads_replaced,
     } = taken;
     let space = a.extents.len();
     let mut positions = vec![0i64; entries * space];
@@ -428,8 +429,8 @@ fn product(
         }
         _ => Right::Plain,
     };
-    let residual = residual.map(|Addend { param, form }| {
-        let mut r = operand(param, Elem::F32, &form, m_dim, n_dim);
+    let residual = residual.map(|Addend { param, elem, form }| {
+        let mut r = operand(param, elem, &form, m_dim, n_dim);
         r.col = 1;
         r
     });
@@ -449,6 +450,7 @@ fn product(
             residual,
             activation,
             program,
+            reads_replaced,
         },
         tiles: Tiles { dims, space, positions },
     }))

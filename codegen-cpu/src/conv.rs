@@ -122,7 +122,7 @@ fn direct(
         },
     );
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some(taken) = tile::take(&source, epilogue, body.acc, &roots, dims)? else {
+    let Some(taken) = tile::take(&source, epilogue, body.acc, &roots, dims, &[Elem::F32])? else {
         return Ok(None);
     };
     // Pixels of a transposed convolution are computed phase by phase, and do not follow one another.
@@ -185,6 +185,7 @@ fn direct(
             residual,
             activation: taken.activation,
             program: taken.program,
+            reads_replaced: taken.reads_replaced,
         },
         tiles: Tiles {
             dims,

@@ -20,6 +20,7 @@ use crate::block::compile::{Source, Spec, SpecStep, compile};
 #[derive(Clone, Debug)]
 pub(crate) struct Addend {
     pub param: usize,
+    pub elem: Elem,
     pub form: Affine,
 }
 
@@ -40,6 +41,8 @@ pub(crate) struct Taken {
     pub activation: Activation,
     pub result: Output,
     pub program: Option<Program>,
+    /// The program reads the elements that the result replaces.
+    pub reads_replaced: bool,
 }
 
 fn row_of(dims: TileDims, form: &Affine) -> i64 {
@@ -56,7 +59,7 @@ fn only_tile(dims: TileDims, form: &Affine, extents: &[i64]) -> bool {
     coefs.all(|(d, c)| *c == 0 || extents[d] <= 1 || Some(d) == dims.row || Some(d) == dims.col)
 }
 
-/// Takes the epilogue apart; `None` when no store can be the product's own (then the product goes to a temporary).
+/// Takes the epilogue apart, with a residual of one of some types; `None` when no store can be the product's own (then the product goes to a temporary).
 ///
 /// # Errors
 /// As compiling a program.
@@ -66,6 +69,7 @@ pub(crate) fn take(
     acc: VarId,
     roots: &Roots,
     dims: TileDims,
+    residuals: &[Elem],
 ) -> Result<Option<Taken>, LowerError> {
     let kernel = source.kernel;
     if stmts.iter().any(|s| {
@@ -124,6 +128,7 @@ pub(crate) fn take(
         activation: Activation::None,
         result,
         program: None,
+        reads_replaced: false,
     };
     let uses = |e: ExprId| -> Vec<ExprId> {
         let mut users = Vec::new();
@@ -137,9 +142,14 @@ pub(crate) fn take(
         users
     };
     let stored = |e: ExprId| all.contains(&e);
-    // A row of another operand in f32, and where it is.
-    let addend = |e: ExprId| match kernel.exprs[e] {
-        Expr::Load { param, index } if kernel.params[param].dtype == DType::F32 => {
+    // A row of another operand, and where it is.
+    let widened = |e: ExprId| match kernel.exprs[e] {
+        Expr::Cast(DType::F32, inner) => inner,
+        _ => e,
+    };
+    let addend = |e: ExprId| match kernel.exprs[widened(e)] {
+        Expr::Load { param, index } => {
+            let elem = Elem::of(kernel.params[param].dtype)?;
             let form = roots.get(&index)?;
             let (lo, hi) = form.range(source.extents);
             if lo < 0 || hi >= source.elements[param.index()] {
@@ -147,6 +157,7 @@ pub(crate) fn take(
             }
             (dims.col.is_none() || col_of(dims, form) == 1).then(|| Addend {
                 param: param.index(),
+                elem,
                 form: form.clone(),
             })
         }
@@ -170,7 +181,14 @@ pub(crate) fn take(
             Expr::Binary(BinaryOp::Add, a, b) if taken.activation == Activation::None => {
                 let Some(found) = addend(other(a, b)) else { break };
                 let per_column = row_of(dims, &found.form) == 0;
-                if per_column && taken.bias.is_none() && (!dims.entries || only_tile(dims, &found.form, source.extents))
+                let narrow = found.elem != Elem::F32;
+                if narrow && !residuals.contains(&found.elem) {
+                    break;
+                }
+                if per_column
+                    && !narrow
+                    && taken.bias.is_none()
+                    && (!dims.entries || only_tile(dims, &found.form, source.extents))
                 {
                     taken.bias = Some(found);
                 } else if taken.residual.is_none() && row_of(dims, &found.form) >= 0 {
@@ -203,12 +221,13 @@ pub(crate) fn take(
     if plain && stores == 1 && !lets {
         return Ok(Some(taken));
     }
-    // In f32 the unfinished product lies in the result's own memory, where a result in place of an operand still has
-    // that operand: what the program reads there would be gone. (A residual that the kernel adds itself is read in
-    // time.)
-    if out == DType::F32 && reads(kernel, &all, at, param) {
+    // A result in place of an operand still has that operand where tiles go: each may read what it replaces. (A
+    // residual that the kernel adds itself is read in time.)
+    let replaced = read_from(kernel, &all, at, param);
+    if !replaced.iter().all(|place| roots.get(place) == Some(form)) {
         return Ok(None);
     }
+    taken.reads_replaced = !replaced.is_empty();
     let mut spec = Spec {
         exprs: vec![(at, false)],
         results: vec![value],
@@ -239,20 +258,23 @@ pub(crate) fn take(
     Ok(Some(taken))
 }
 
-/// Says whether computing `roots` from `at` loads from `param`.
-fn reads(kernel: &Kernel, roots: &[ExprId], at: ExprId, param: ParamId) -> bool {
+/// Where computing `roots` from `at` loads from `param`.
+fn read_from(kernel: &Kernel, roots: &[ExprId], at: ExprId, param: ParamId) -> Vec<ExprId> {
+    let mut places = Vec::new();
     let mut seen = vec![false; kernel.exprs.len()];
     let mut stack = roots.to_vec();
     while let Some(e) = stack.pop() {
         if e == at || std::mem::replace(&mut seen[e.index()], true) {
             continue;
         }
-        if matches!(kernel.exprs[e], Expr::Load { param: p, .. } if p == param) {
-            return true;
+        if let Expr::Load { param: p, index } = kernel.exprs[e]
+            && p == param
+        {
+            places.push(index);
         }
         kernel.exprs[e].for_each_operand(|o| stack.push(o));
     }
-    false
+    places
 }
 
 /// A float constant, for patterns.

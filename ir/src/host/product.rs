@@ -25,6 +25,9 @@ pub enum Elem {
 }
 
 impl Elem {
+    /// All of them.
+    pub const ALL: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+
     /// Returns the storage type that product kernels take, if they do.
     pub fn of(dtype: DType) -> Option<Elem> {
         match dtype {
@@ -66,6 +69,8 @@ pub struct Epilogue<R> {
     pub residual: Option<R>,
     pub activation: Activation,
     pub program: Option<Program>,
+    /// The program reads the elements that the result replaces.
+    pub reads_replaced: bool,
 }
 
 /// Where tiles are: dims of their rows and columns, if these have more than one position, and the other dims'

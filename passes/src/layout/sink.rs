@@ -3,7 +3,7 @@
 //! Only layout transposes do (`[0, r-1, 1, …]`, and what a channel shuffle makes of them): others are index maps that
 //! their readers take in.
 
-use ir::op::{Composite, Layout, View};
+use ir::op::{Composite, Gather, Layout, View};
 use ir::{Dim, Op, Shape, Value};
 
 use super::to_first;
@@ -33,6 +33,14 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "transpose_after_reduce",
         apply: after_reduce,
+    },
+    Rule {
+        name: "transpose_after_take",
+        apply: after_take,
+    },
+    Rule {
+        name: "transpose_after_scan",
+        apply: after_scan,
     },
     Rule {
         name: "transpose_after_softmax",
@@ -220,6 +228,52 @@ fn after_reduce(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         return Ok(Some(y));
     }
     transposed(b, y, rest)
+}
+
+/// Elements by their numbers, as images are resized: the axes of the numbers stand where the axis was.
+fn after_take(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Op::Gather(Gather::Take { axis }) = op else {
+        return Ok(None);
+    };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
+    let (at, numbers) = (perm[*axis], b.ty(x[1]).rank());
+    let y = b.emit(Op::Gather(Gather::Take { axis: at }), &[inner, x[1]])?;
+    let moved = |p: usize| match p.cmp(&at) {
+        std::cmp::Ordering::Less => p..p + 1,
+        std::cmp::Ordering::Equal => p..p + numbers,
+        std::cmp::Ordering::Greater => p + numbers - 1..p + numbers,
+    };
+    let rest: Vec<usize> = perm.into_iter().flat_map(moved).collect();
+    if rest.is_empty() {
+        return Ok(Some(y));
+    }
+    transposed(b, y, rest)
+}
+
+/// Running folds along an axis.
+fn after_scan(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Op::Scan {
+        op: kind,
+        axis,
+        exclusive,
+        reverse,
+    } = op
+    else {
+        return Ok(None);
+    };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
+    let scan = Op::Scan {
+        op: *kind,
+        axis: perm[*axis],
+        exclusive: *exclusive,
+        reverse: *reverse,
+    };
+    let y = b.emit(scan, &[inner])?;
+    transposed(b, y, perm)
 }
 
 fn after_softmax(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {

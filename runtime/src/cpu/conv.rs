@@ -10,7 +10,7 @@ use super::exec::{FilterKey, Prepare};
 use super::kernels;
 use super::kernels::conv::{Conv, PackedConv, conv2d, winograd_pays};
 use super::kernels::conv_transposed::{PackedTransposed, conv_transpose2d};
-use super::kernels::gemm::{Batch, Builtin, Residual};
+use super::kernels::gemm::{Batch, Builtin, Elem, Residual};
 use super::kernels::workspace::{NoRoom, ask, zeros};
 use super::tile::{TileRun, tile_scratch};
 use crate::error::RuntimeError;
@@ -109,8 +109,7 @@ impl ConvExec {
         let isa = memory.workspace.isa();
         let RunMemory { workspace, threads, .. } = memory;
         let Form { epilogue, tiles, .. } = &self.form;
-        let program = epilogue.program.as_ref();
-        let run = program.map(|program| TileRun::new(program, tiles, params, threads, isa));
+        let run = TileRun::of(epilogue, tiles, params, threads, isa);
         let bias = epilogue.bias.map(|(param, base)| {
             // SAFETY: the bias was proven to be inside its buffer for every filter.
             unsafe { std::slice::from_raw_parts(params[param].cast::<f32>().offset(base as isize), self.form.shape.o) }
@@ -119,7 +118,9 @@ impl ConvExec {
             ptr: params[r.param]
                 .cast::<f32>()
                 .wrapping_offset(r.base as isize)
-                .cast_const(),
+                .cast_const()
+                .cast(),
+            elem: Elem::F32,
             row_stride: r.pixel,
             batch: Batch::Stride(r.image),
         });

@@ -78,14 +78,14 @@ impl GemmExec {
         let isa = memory.workspace.isa();
         let RunMemory { workspace, threads, .. } = memory;
         let Form { epilogue, tiles, c, .. } = &self.form;
-        let program = epilogue.program.as_ref();
-        let run = program.map(|program| TileRun::new(program, tiles, params, threads, isa));
+        let run = TileRun::of(epilogue, tiles, params, threads, isa);
         let bias = epilogue.bias.map(|(param, base)| {
             // SAFETY: the bias was proven to be inside its buffer for every column.
             unsafe { std::slice::from_raw_parts(params[param].cast::<f32>().offset(base as isize), self.form.n) }
         });
         let residual = epilogue.residual.as_ref().map(|r| Residual {
-            ptr: start(r, params).cast::<f32>().cast_const(),
+            ptr: start(r, params).cast_const(),
+            elem: r.elem,
             row_stride: r.row as usize,
             batch: batch(r),
         });

@@ -2,7 +2,7 @@
 
 use ir::DType;
 use ir::host::block::{Inst, Program};
-use ir::host::product::{TILE_LANES, Tiles};
+use ir::host::product::{self, TILE_LANES, Tiles};
 use ir::op::UnaryOp;
 use smallvec::SmallVec;
 
@@ -15,6 +15,7 @@ use super::kernels::workspace::AlignedBuf;
 /// A tile program with the memory of one launch.
 pub(crate) struct TileRun<'a> {
     program: &'a Program,
+    reads_replaced: bool,
     /// What the program is, if it is functions of what the product made, one after the other, and nothing else.
     functions: Option<SmallVec<[UnaryOp; 4]>>,
     tiles: &'a Tiles,
@@ -24,22 +25,24 @@ pub(crate) struct TileRun<'a> {
 }
 
 impl<'a> TileRun<'a> {
-    /// `scratch` has [`tile_scratch`] bytes for each thread.
-    pub(crate) fn new(
-        program: &'a Program,
+    /// That of an epilogue which has a program; `scratch` has [`tile_scratch`] bytes for each thread.
+    pub(crate) fn of<R>(
+        epilogue: &'a product::Epilogue<R>,
         tiles: &'a Tiles,
         params: &'a [*mut u8],
         scratch: &'a [AlignedBuf],
         isa: Isa,
-    ) -> TileRun<'a> {
-        TileRun {
+    ) -> Option<TileRun<'a>> {
+        let program = epilogue.program.as_ref()?;
+        Some(TileRun {
             program,
+            reads_replaced: epilogue.reads_replaced,
             functions: functions(program),
             tiles,
             params,
             scratch,
             isa,
-        }
+        })
     }
 }
 
@@ -75,6 +78,10 @@ pub(crate) fn tile_scratch(program: &Program, tiles: &Tiles) -> usize {
 }
 
 impl Epilogue for TileRun<'_> {
+    fn reads_replaced(&self) -> bool {
+        self.reads_replaced
+    }
+
     fn apply(&self, at: &TileAt, tile: &mut Tile<'_>) {
         let space = self.tiles.space;
         let scratch = self.scratch[at.thread].as_ptr();

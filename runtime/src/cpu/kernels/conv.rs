@@ -324,6 +324,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         elem: conv.output_elem,
         rows: row_map(&conv.output_strides, s.out_w, s.out_h),
         col_stride: conv.output_strides.c,
+        apart: conv.epilogue.is_some_and(Epilogue::reads_replaced),
     };
     let taps_at = Taps {
         s,
@@ -393,7 +394,9 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
                 } else {
                     bias.get().add(g * og)
                 },
-                residual: residual.map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(g * og)),
+                residual: residual.map_or(std::ptr::null(), |r| {
+                    r.ptr.cast::<f32>().offset(r.batch.at(n)).add(g * og).cast()
+                }),
                 entry: n,
                 col0: g * og,
             }
@@ -404,6 +407,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         unsafe { taps_at.fill(entry / groups, row0, count, entry % groups * cg, table) }
     };
     let problem = Problem {
+        converted: None,
         stored: None,
         isa,
         batch: s.n * groups,
@@ -418,6 +422,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         dest: out,
         scale: conv.builtin.scale,
         activation: conv.builtin.activation,
+        residual: Elem::F32,
         ld_residual: residual.map_or(0, |r| r.row_stride),
         in_place: conv.builtin.reads(conv.output),
         epilogue: conv.epilogue,

@@ -94,6 +94,81 @@ pub unsafe fn store_ptr(isa: Isa, dst: *mut u8, src: *const f32, elem: Elem, n: 
     }
 }
 
+/// Converts rows of 16-bit floats to rows of floats; strides in elements.
+///
+/// # Safety
+/// As for [`load_ptr`], for each row.
+pub(crate) unsafe fn load_rows(
+    isa: Isa,
+    dst: *mut f32,
+    dst_stride: usize,
+    src: *const u8,
+    src_stride: usize,
+    elem: Elem,
+    size: [usize; 2],
+) {
+    match elem {
+        Elem::F16 => load_half_rows::<F16>(isa, dst, dst_stride, src.cast(), src_stride, size),
+        _ => load_half_rows::<Bf16>(isa, dst, dst_stride, src.cast(), src_stride, size),
+    }
+}
+
+/// Converts rows of floats to rows of 16-bit floats; strides in elements.
+///
+/// # Safety
+/// As for [`store_ptr`], for each row.
+pub(crate) unsafe fn store_rows(
+    isa: Isa,
+    dst: *mut u8,
+    dst_stride: isize,
+    src: *const f32,
+    src_stride: usize,
+    elem: Elem,
+    size: [usize; 2],
+) {
+    match elem {
+        Elem::F16 => store_half_rows::<F16>(isa, dst.cast(), dst_stride, src, src_stride, size),
+        _ => store_half_rows::<Bf16>(isa, dst.cast(), dst_stride, src, src_stride, size),
+    }
+}
+
+simd_dispatch! {
+    unsafe fn load_half_rows<H: Half>(
+        dst: *mut f32, dst_stride: usize, src: *const u16, src_stride: usize, size: [usize; 2],
+    ) = load_half_rows_body
+}
+simd_dispatch! {
+    unsafe fn store_half_rows<H: Half>(
+        dst: *mut u16, dst_stride: isize, src: *const f32, src_stride: usize, size: [usize; 2],
+    ) = store_half_rows_body
+}
+
+#[inline(always)]
+unsafe fn load_half_rows_body<S: Simd, H: Half>(
+    dst: *mut f32,
+    dst_stride: usize,
+    src: *const u16,
+    src_stride: usize,
+    [rows, n]: [usize; 2],
+) {
+    for row in 0..rows {
+        load_half_body::<S, H>(dst.add(row * dst_stride), src.add(row * src_stride), n);
+    }
+}
+
+#[inline(always)]
+unsafe fn store_half_rows_body<S: Simd, H: Half>(
+    dst: *mut u16,
+    dst_stride: isize,
+    src: *const f32,
+    src_stride: usize,
+    [rows, n]: [usize; 2],
+) {
+    for row in 0..rows {
+        store_half_body::<S, H>(dst.offset(row as isize * dst_stride), src.add(row * src_stride), n);
+    }
+}
+
 simd_dispatch! {
     /// Transposes a tile: `dst[r * dst_stride + c] = src[c * src_stride + r]`, floats or what has as many bytes.
     pub(crate) unsafe fn transpose_tile(

@@ -17,7 +17,7 @@
 use super::conv::Conv;
 use super::convert;
 use super::depthwise_rows as rows;
-use super::gemm::{Activation, Builtin, Dest, Elem, RowMap, Tile, TileAt};
+use super::gemm::{Activation, Builtin, Dest, Tile, TileAt};
 use super::isa::Isa;
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
@@ -121,12 +121,7 @@ pub(crate) unsafe fn depthwise(
     let next_group = conv.output_group.unwrap_or(filters as isize * dest.col_stride);
     let in_order = next_group == filters as isize * dest.col_stride;
     let width = if in_order { channels } else { filters };
-    let direct = match dest.rows {
-        RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 && in_order => {
-            Some(stride as usize)
-        }
-        _ => None,
-    };
+    let direct = dest.direct().filter(|_| in_order);
     let output = SyncPtr(conv.output);
     let builtin = conv.builtin;
     let size = dest.elem.size() as isize;
@@ -289,9 +284,9 @@ impl Results {
             ld,
             scale: builtin.scale,
             bias: builtin.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-            residual: builtin
-                .residual
-                .map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(p0 * r.row_stride)),
+            residual: builtin.residual.map_or(std::ptr::null(), |r| {
+                r.ptr.cast::<f32>().offset(r.batch.at(n)).add(p0 * r.row_stride)
+            }),
             ld_residual: builtin.residual.map_or(0, |r| r.row_stride),
             activation: builtin.activation,
         }

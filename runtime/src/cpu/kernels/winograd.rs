@@ -165,7 +165,7 @@ pub(crate) unsafe fn winograd(
                 scale: builtin.scale,
                 bias: builtin.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(col)),
                 residual: builtin.residual.map_or(std::ptr::null(), |r| {
-                    r.ptr.offset(r.batch.at(n)).add(r0 * r.row_stride + col)
+                    r.ptr.cast::<f32>().offset(r.batch.at(n)).add(r0 * r.row_stride + col)
                 }),
                 ld_residual: builtin.residual.map_or(0, |r| r.row_stride),
                 activation: builtin.activation,

@@ -17,6 +17,8 @@ pub(super) enum After {
     Two,
     /// A bool result alone.
     Positive,
+    /// ReLU times what the result replaces.
+    Gated,
 }
 
 pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: bool, after: After) -> ir::Kernel {
@@ -26,7 +28,8 @@ pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: b
     let lhs = b.read("lhs", dtype, m.clone() * k.clone() * batch);
     let rhs = b.read("rhs", dtype, n.clone() * k.clone() * batch);
     let bias = b.read("bias", DType::F32, n.clone());
-    let residual = b.read("residual", DType::F32, m.clone() * n.clone() * batch);
+    let residual_type = if dtype.is_float() { dtype } else { DType::F32 };
+    let residual = b.read("residual", residual_type, m.clone() * n.clone() * batch);
     let out = b.write("out", out_type, m.clone() * n.clone() * batch);
     let other = b.write("other", DType::F16, m.clone() * n.clone() * batch);
     let (g, i, j, r) = (
@@ -53,8 +56,16 @@ pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: b
     }
     match after {
         After::BiasGelu => e = b.un(UnaryOp::Gelu, e),
+        After::Gated => {
+            b.kernel.params[out].access = Access::ReadWrite;
+            e = b.un(UnaryOp::Relu, e);
+            let before = b.load(out, to);
+            let before = b.cast(acc_type, before);
+            e = b.mul(e, before);
+        }
         After::BiasResidualRelu => {
             let x = b.load(residual, to);
+            let x = b.cast(acc_type, x);
             e = b.add(x, e);
             e = b.un(UnaryOp::Relu, e);
         }
@@ -98,7 +109,13 @@ pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: b
 fn products_with_epilogues() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for (transposed, batched) in [(false, false), (true, false), (false, true), (true, true)] {
-            for after in [After::Nothing, After::BiasGelu, After::BiasResidualRelu, After::Two] {
+            for after in [
+                After::Nothing,
+                After::BiasGelu,
+                After::BiasResidualRelu,
+                After::Two,
+                After::Gated,
+            ] {
                 let kernel = matmul(dtype, dtype, transposed, batched, after);
                 for m in [0, 1, 7, 65] {
                     let constants: &[usize] = if m == 7 { &[] } else { &[1] };

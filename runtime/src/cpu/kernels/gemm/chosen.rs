@@ -57,6 +57,7 @@ pub(super) unsafe fn run_chosen(
                 elem: Elem::F32,
                 rows: RowMap::Linear(p.n as isize),
                 col_stride: 1,
+                apart: p.dest.apart,
             },
             ..*p
         };

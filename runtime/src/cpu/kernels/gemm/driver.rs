@@ -49,13 +49,15 @@ pub(crate) struct Dest {
     pub elem: Elem,
     pub rows: RowMap,
     pub col_stride: isize,
+    /// What is made of finished tiles reads what they replace: they lie apart until then.
+    pub apart: bool,
 }
 
 impl Dest {
     /// Row stride when tiles can be computed in place.
     pub(crate) fn direct(&self) -> Option<usize> {
         match self.rows {
-            RowMap::Linear(stride) if self.elem == Elem::F32 && self.col_stride == 1 && stride >= 0 => {
+            RowMap::Linear(stride) if self.elem == Elem::F32 && self.col_stride == 1 && stride >= 0 && !self.apart => {
                 Some(stride as usize)
             }
             _ => None,
@@ -70,7 +72,8 @@ pub(crate) struct Place {
     pub panel0: usize,
     pub c: *mut u8,
     pub bias: *const f32,
-    pub residual: *const f32,
+    /// Of the problem's type.
+    pub residual: *const u8,
     /// `TileAt::batch`, and what is added to its columns.
     pub entry: usize,
     pub col0: usize,
@@ -91,11 +94,14 @@ pub(crate) struct Problem<'a> {
     /// `fill(entry, row0, rows, table)` writes `segs` times `rows` pointers.
     pub fill: &'a (dyn Fn(usize, usize, usize, *mut *const f32) + Sync),
     pub place: &'a (dyn Fn(usize) -> Place + Sync),
+    /// Rows of A are 16-bit floats: each task makes floats of its own, at this place of its thread's scratch.
+    pub converted: Option<(Elem, usize)>,
     /// B in fewer bits than floats, and where a thread's scratch has room for floats of a panel.
     pub stored: Option<(StoredB<'a>, usize)>,
     pub dest: Dest,
     pub scale: f32,
     pub activation: Activation,
+    pub residual: Elem,
     pub ld_residual: usize,
     /// The residual is where C is: C must hold it until the last product of a tile has been added up.
     pub in_place: bool,
@@ -202,8 +208,23 @@ fn group_rows(isa: Isa) -> usize {
     EPILOGUE_VALUES.div_ceil(2 * isa.lanes()).next_multiple_of(mr)
 }
 
-/// Scratch one thread needs: a group of tiles, then the table of row pointers.
+/// Scratch one thread needs: a group of tiles, a tile of the residual, then the table of row pointers.
 pub(crate) fn scratch_bytes(
+    isa: Isa,
+    m: usize,
+    n: usize,
+    segs: usize,
+    seg_len: usize,
+    a_row: usize,
+    threads: usize,
+    batch: usize,
+) -> usize {
+    let rows = task_rows(isa, m, n, segs, seg_len, a_row, threads, batch);
+    scratch_of_rows(isa, rows, segs)
+}
+
+/// The most rows that a task has.
+pub(crate) fn task_rows(
     isa: Isa,
     m: usize,
     n: usize,
@@ -216,13 +237,12 @@ pub(crate) fn scratch_bytes(
     let (chunks, _) = split(isa, m, n, segs, seg_len, a_row, threads, batch);
     let tiles = m.div_ceil(micro::tile_fns(isa).len());
     // A chunk's rows differ by at most one tile from the mean.
-    let rows = (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len();
-    scratch_of_rows(isa, rows, segs)
+    (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len()
 }
 
 /// As [`scratch_bytes`], of up to so many rows however they are split.
 pub(crate) fn scratch_of_rows(isa: Isa, rows: usize, segs: usize) -> usize {
-    group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
+    (group_rows(isa) + micro::tile_fns(isa).len()) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
 
 /// Rows of a stored panel that are floats at once: all, where unfinished sums may not lie in C.
@@ -272,12 +292,26 @@ impl Task {
         let row = |tile: usize| p.m * tile / tiles;
         let (first, end) = (row(self.tiles.start), row(self.tiles.end));
         let buffer = self.scratch.cast::<f32>();
-        // SAFETY: `scratch_bytes` has room for both parts.
-        let table = unsafe { buffer.add(group * 2 * lanes).cast::<*const f32>() };
+        // SAFETY: `scratch_bytes` has room for all parts.
+        let (added, table) = unsafe {
+            let added = buffer.add(group * 2 * lanes);
+            (added, added.add(fns.len() * 2 * lanes).cast::<*const f32>())
+        };
         for tile in self.tiles.clone() {
             let (r0, r1) = (row(tile), row(tile + 1));
             // SAFETY: as above.
             (p.fill)(entry, r0, r1 - r0, unsafe { table.add((r0 - first) * p.segs) });
+        }
+        if let Some((elem, at)) = p.converted {
+            // SAFETY: the scratch has room for the floats of a task's rows, each of which has one segment.
+            unsafe {
+                let floats = self.scratch.add(at).cast::<f32>();
+                for i in 0..end - first {
+                    let row = floats.add(i * p.seg_len);
+                    convert::load_ptr(p.isa, row, (*table.add(i)).cast(), elem, p.seg_len);
+                    table.add(i).write(row);
+                }
+            }
         }
         // A few rows by stored panels are summed up outside the tile, which only finishes them.
         let few = p.stored.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
@@ -333,7 +367,7 @@ impl Task {
                     let residual = if place.residual.is_null() {
                         place.residual
                     } else {
-                        place.residual.add(col)
+                        place.residual.add(col * p.residual.size())
                     };
                     (b, stride, bias, residual)
                 };
@@ -383,6 +417,17 @@ impl Task {
                                 };
                                 stored.multiply(place, panel, to);
                             }
+                            // 16-bit floats are floats beside the tile; C in place of them is not stored yet.
+                            let (residual, ld_residual) = match p.residual {
+                                _ if residual.is_null() || !last => (std::ptr::null(), 0),
+                                Elem::F32 => (residual.cast::<f32>().add(r0 * p.ld_residual), p.ld_residual),
+                                elem => {
+                                    let from = residual.add(r0 * p.ld_residual * elem.size());
+                                    let size = [r1 - r0, cols];
+                                    convert::load_rows(p.isa, added, width, from, p.ld_residual, elem, size);
+                                    (added.cast_const(), width)
+                                }
+                            };
                             let args = TileArgs {
                                 rows,
                                 table_stride: r1 - r0,
@@ -398,12 +443,8 @@ impl Task {
                                 finish: last,
                                 scale: p.scale,
                                 bias,
-                                residual: if residual.is_null() {
-                                    residual
-                                } else {
-                                    residual.add(r0 * p.ld_residual)
-                                },
-                                ld_residual: p.ld_residual,
+                                residual,
+                                ld_residual,
                                 activation: p.activation,
                                 ahead,
                                 ahead_step,
@@ -469,6 +510,10 @@ pub(crate) unsafe fn store(
                 }
             }
             return;
+        }
+        if let (RowMap::Linear(step), 1, Elem::F16 | Elem::BF16) = (dest.rows, col_stride, dest.elem) {
+            let to = c.offset((dest.rows.at(rows.start) + col as isize) * size);
+            return convert::store_rows(isa, to, step, tile, stride, dest.elem, [rows.len(), cols]);
         }
         for row in rows.clone() {
             let from = tile.add((row - rows.start) * stride);

@@ -118,14 +118,16 @@ pub struct Builtin<'a> {
 impl Builtin<'_> {
     /// Says whether what is added lies where C is. The residual of a single row may come as a bias.
     pub(crate) fn reads(&self, c: *const u8) -> bool {
-        self.residual.is_some_and(|r| r.ptr.cast() == c) || self.bias.is_some_and(|b| b.as_ptr().cast() == c)
+        self.residual.is_some_and(|r| r.ptr == c) || self.bias.is_some_and(|b| b.as_ptr().cast() == c)
     }
 }
 
-/// A f32 operand in C's shape with unit column stride: `ptr + batch + row * row_stride + col`. It may be C itself.
+/// An operand in C's shape with unit column stride: `ptr + batch + row * row_stride + col`. It may be C itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Residual<'a> {
-    pub ptr: *const f32,
+    pub ptr: *const u8,
+    /// A convolution's is f32.
+    pub elem: Elem,
     pub row_stride: usize,
     pub batch: Batch<'a>,
 }
@@ -214,6 +216,11 @@ impl Tile<'_> {
 pub trait Epilogue: Sync {
     /// Changes `tile`, which is the part `at` of C after [`Builtin`], in place. Tiles hold about 1-2 thousand values.
     fn apply(&self, at: &TileAt, tile: &mut Tile<'_>);
+
+    /// Says whether it reads the elements of C that a tile replaces: they are kept until it has.
+    fn reads_replaced(&self) -> bool {
+        false
+    }
 }
 
 /// One matrix product.
@@ -308,7 +315,9 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
     } else {
         g.batch
     };
-    let a_floats = if direct_a { 0 } else { a_entries * m * k };
+    // Rows of 16-bit floats that are read for one entry become floats task by task.
+    let converts = g.a.elem != Elem::F32 && g.a.col_stride == 1 && matrices.is_none() && a_entries == g.batch;
+    let a_floats = if direct_a || converts { 0 } else { a_entries * m * k };
     let panel = isa.lanes() * 2;
     let (b_entries, b_floats, direct_b) = match &g.b {
         Rhs::Packed(packed) => {
@@ -350,6 +359,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
         elem: g.c.elem,
         rows: RowMap::Linear(g.c.row_stride),
         col_stride: g.c.col_stride,
+        apart: g.epilogue.is_some_and(Epilogue::reads_replaced),
     };
     let in_place = g.builtin.reads(g.c.ptr);
     let mut per_thread = match matrices {
@@ -377,6 +387,11 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
         per_thread = at + rows * panel * 4;
         (b, at)
     });
+    let converted = converts.then(|| {
+        let at = per_thread.next_multiple_of(64);
+        per_thread = at + driver::task_rows(isa, m, n, 1, k, k * 4, ws.threads(), g.batch) * k * 4;
+        (g.a.elem, at)
+    });
     let sums = b_base + b_floats.next_multiple_of(16);
     let floats = sums + matrices.map_or(0, |matrices| matrices.len() * n);
     if !ws.reserve(per_thread, floats * 4) {
@@ -386,7 +401,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
     let a = g.a;
     let a_ptr = SyncPtr(a.ptr.cast_mut());
     let size = a.elem.size() as isize;
-    if !direct_a {
+    if !direct_a && !converts {
         let rows = a_entries * m;
         ws.parallel_ranges(rows, 16, &|range, _, _| {
             for row in range {
@@ -433,6 +448,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
     };
     let one_b = packed_len(isa, k, n) * b_size;
     let residual = g.builtin.residual.map(|r| (SyncPtr(r.ptr.cast_mut()), r.batch));
+    let residual_elem = g.builtin.residual.map_or(Elem::F32, |r| r.elem);
     let bias = SyncPtr(g.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
     let place = |entry: usize| {
         let matrix = matrices.map_or(entry, |matrices| matrices[entry]);
@@ -448,7 +464,8 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
                 bias: bias.get(),
                 residual: residual.map_or(std::ptr::null(), |(p, batch)| {
-                    p.get().offset(batch.at(entry)).cast_const()
+                    let bytes = batch.at(entry) * residual_elem.size() as isize;
+                    p.get().offset(bytes).cast_const()
                 }),
                 entry,
                 col0: 0,
@@ -460,7 +477,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
             let row = row0 + i;
             // SAFETY: the row is in A (or in its copy); the table has room for `count` pointers.
             unsafe {
-                let p = if direct_a {
+                let p = if direct_a || converts {
                     a_ptr
                         .get()
                         .offset((a.batch.at(entry) + row as isize * a.row_stride) * size)
@@ -486,10 +503,12 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
         },
         fill: &fill,
         place: &place,
+        converted,
         stored,
         dest,
         scale: g.builtin.scale,
         activation: g.builtin.activation,
+        residual: residual_elem,
         ld_residual: g.builtin.residual.map_or(0, |r| r.row_stride),
         in_place,
         epilogue: g.epilogue,

@@ -122,7 +122,8 @@ fn check_by(
             scale: 1.0,
             bias: Some(&bias),
             residual: with_residual.then_some(Residual {
-                ptr: residual.as_ptr(),
+                ptr: residual.as_ptr().cast(),
+                elem: Elem::F32,
                 row_stride: s.o,
                 batch: Batch::Stride((pixels * s.o) as isize),
             }),

@@ -220,6 +220,11 @@ fn epilogues_storage_types_and_strided_output() {
                 } else {
                     (a_mat, b_mat)
                 };
+                let half_residual: Vec<bf16> = residual.iter().map(|x| bf16::from_f32(*x)).collect();
+                let added: Vec<f64> = match half_in {
+                    true => half_residual.iter().map(|x| x.to_f64()).collect(),
+                    false => residual.iter().map(|x| f64::from(*x)).collect(),
+                };
                 let mut c = vec![0.0f32; batch * m * n];
                 let mut c16 = vec![f16::ZERO; batch * m * n];
                 let dense = c_of(&mut c, n, (m * n) as isize);
@@ -253,7 +258,12 @@ fn epilogues_storage_types_and_strided_output() {
                         scale: 0.5,
                         bias: Some(&bias),
                         residual: Some(Residual {
-                            ptr: residual.as_ptr(),
+                            ptr: if half_in {
+                                half_residual.as_ptr().cast()
+                            } else {
+                                residual.as_ptr().cast()
+                            },
+                            elem: if half_in { Elem::BF16 } else { Elem::F32 },
                             row_stride: n,
                             batch: Batch::Stride((m * n) as isize),
                         }),
@@ -276,7 +286,7 @@ fn epilogues_storage_types_and_strided_output() {
                                     }
                                 })
                                 .sum();
-                            let x = dot * 0.5 + f64::from(bias[j]) + f64::from(residual[(e * m + i) * n + j]);
+                            let x = dot * 0.5 + f64::from(bias[j]) + added[(e * m + i) * n + j];
                             let x = if act == 0 { x.max(0.0) } else { x.clamp(-0.5, 0.75) };
                             let want = x * 2.0 + 0.001 * (e * 10000 + i * 100 + j) as f64;
                             let (got, rtol) = match layout {

@@ -68,11 +68,12 @@ fn of_products() {
         ] {
             let (a, b, residual) = (rng.floats(m * k), rng.floats(k * n), rng.floats(m * n));
             let bias: Vec<f32> = (0..n).map(|j| j as f32 / 8.0).collect();
-            let builtin = |from| Builtin {
+            let builtin = |from: *const f32| Builtin {
                 scale: 0.5,
                 bias: Some(&bias),
                 residual: Some(Residual {
-                    ptr: from,
+                    ptr: from.cast(),
+                    elem: Elem::F32,
                     row_stride: n,
                     batch: Batch::Stride(0),
                 }),
@@ -193,7 +194,8 @@ fn of_convolutions() {
                         output_group: None,
                         builtin: Builtin {
                             residual: Some(Residual {
-                                ptr: from,
+                                ptr: from.cast(),
+                                elem: Elem::F32,
                                 row_stride: o,
                                 batch: Batch::Stride((h * w * o) as isize),
                             }),
@@ -206,6 +208,86 @@ fn of_convolutions() {
                     y
                 });
                 assert_same(&results, c * kernel * kernel, &(ws.isa(), h, w, c, o, kernel));
+            }
+        }
+    }
+}
+
+/// Multiplies each result by what it replaces.
+struct Gate {
+    before: usize,
+    image: usize,
+    row: usize,
+}
+
+impl Epilogue for Gate {
+    fn apply(&self, at: &TileAt, tile: &mut Tile<'_>) {
+        for i in 0..tile.rows() {
+            let first = at.batch * self.image + (at.rows.start + i) * self.row + at.cols.start;
+            for (j, value) in tile.row(i).iter_mut().enumerate() {
+                // SAFETY: an element of the results, which this tile alone writes.
+                *value *= unsafe { *(self.before as *const f32).add(first + j) };
+            }
+        }
+    }
+
+    fn reads_replaced(&self) -> bool {
+        true
+    }
+}
+
+/// Products of one block and of several of the depth, convolutions by products, by Winograd's transform, and depthwise
+/// ones of both kinds.
+#[test]
+fn of_what_an_epilogue_reads() {
+    let mut rng = Rng(13);
+    for mut ws in workspaces() {
+        for (c, o, kernel, groups) in [(3000, 100, 1, 1), (20, 33, 3, 1), (40, 40, 3, 40), (20, 20, 2, 20)] {
+            let (h, w) = (9, 8);
+            let shape = ConvShape::new(
+                [2, h, w, c],
+                o,
+                [kernel; 2],
+                [1, 1],
+                [0, 0, kernel - 1, kernel - 1],
+                [1, 1],
+                groups,
+            );
+            let (x, filters) = (rng.floats(2 * h * w * c), rng.floats(o * c / groups * kernel * kernel));
+            let before = rng.floats(2 * h * w * o);
+            let packed = PackedConv::new(ws.isa(), &filters, o, c / groups, [kernel, kernel], groups);
+            let mut packs = vec![packed.expect("memory")];
+            if kernel == 3 && groups == 1 {
+                packs.push(PackedConv::winograd(ws.isa(), &filters, o, c).expect("memory"));
+            }
+            for weights in &packs {
+                let run = |ws: &mut super::Workspace, y: &mut [f32], gated: bool| {
+                    let gate = Gate {
+                        before: y.as_ptr() as usize,
+                        image: h * w * o,
+                        row: o,
+                    };
+                    let conv = Conv {
+                        shape,
+                        input: x.as_ptr().cast(),
+                        input_elem: Elem::F32,
+                        input_strides: ImageStrides::nhwc(h, w, c),
+                        weights,
+                        output: y.as_mut_ptr().cast(),
+                        output_elem: Elem::F32,
+                        output_strides: ImageStrides::nhwc(h, w, o),
+                        output_group: None,
+                        builtin: Builtin::default(),
+                        epilogue: gated.then_some(&gate as &dyn Epilogue),
+                    };
+                    // SAFETY: the operands are vectors of these sizes.
+                    unsafe { conv2d(ws, &conv) };
+                };
+                let (mut plain, mut gated) = (vec![f32::NAN; before.len()], before.clone());
+                run(&mut ws, &mut plain, false);
+                run(&mut ws, &mut gated, true);
+                let want = plain.iter().zip(&before).map(|(a, b)| a * b).collect();
+                assert_same(&[want, gated], c / groups * kernel * kernel, &(ws.isa(), c, o, kernel));
             }
         }
     }
