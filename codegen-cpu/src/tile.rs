@@ -224,7 +224,8 @@ pub(crate) fn take(
     // A result in place of an operand still has that operand where tiles go: each may read what it replaces. (A
     // residual that the kernel adds itself is read in time.)
     let replaced = read_from(kernel, &all, at, param);
-    if !replaced.iter().all(|place| roots.get(place) == Some(form)) {
+    let beside = out != DType::F32 || dims.col.is_none() || col_of(dims, form) == 1;
+    if !replaced.iter().all(|place| beside && roots.get(place) == Some(form)) {
         return Ok(None);
     }
     taken.reads_replaced = !replaced.is_empty();

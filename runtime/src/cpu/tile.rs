@@ -1,23 +1,23 @@
 //! Block programs behind products and convolutions of floats: they run on each finished tile, in cache.
 
 use ir::DType;
-use ir::host::block::{Inst, Program};
+use ir::host::block::{Addr, Inst, Program, Reg};
 use ir::host::product::{self, TILE_LANES, Tiles};
-use ir::op::UnaryOp;
+use ir::op::{BinaryOp, UnaryOp};
 use smallvec::SmallVec;
 
 use super::block::{Frame, RunBlock, Val, copy_lanes};
 use super::kernels::Isa;
 use super::kernels::gemm::{Epilogue, Tile, TileAt};
-use super::kernels::math::unary_rows;
+use super::kernels::math::{Input, binary_ptr, unary_rows};
 use super::kernels::workspace::AlignedBuf;
 
 /// A tile program with the memory of one launch.
 pub(crate) struct TileRun<'a> {
     program: &'a Program,
     reads_replaced: bool,
-    /// What the program is, if it is functions of what the product made, one after the other, and nothing else.
-    functions: Option<SmallVec<[UnaryOp; 4]>>,
+    /// What the program is, if it is such steps from what the product made, one after the other, and nothing else.
+    steps: Option<SmallVec<[Step<'a>; 4]>>,
     tiles: &'a Tiles,
     params: &'a [*mut u8],
     scratch: &'a [AlignedBuf],
@@ -37,7 +37,7 @@ impl<'a> TileRun<'a> {
         Some(TileRun {
             program,
             reads_replaced: epilogue.reads_replaced,
-            functions: functions(program),
+            steps: steps(program),
             tiles,
             params,
             scratch,
@@ -46,21 +46,60 @@ impl<'a> TileRun<'a> {
     }
 }
 
-/// The functions that a program applies to each value, if it does nothing else.
-fn functions(program: &Program) -> Option<SmallVec<[UnaryOp; 4]>> {
+/// A step that works on a tile's rows where they are.
+enum Step<'a> {
+    Function(UnaryOp),
+    /// With rows of another operand, which is the left one where they are `swapped`.
+    Rows {
+        op: BinaryOp,
+        param: usize,
+        addr: &'a Addr,
+        swapped: bool,
+    },
+}
+
+/// The steps that a program is, if it is nothing else.
+fn steps(program: &Program) -> Option<SmallVec<[Step<'_>; 4]>> {
     let ([given], [result]) = (program.externals.as_slice(), program.results.as_slice()) else {
         return None;
     };
     let (mut found, mut at) = (SmallVec::new(), *given);
+    let mut loads: SmallVec<[(Reg, usize, &Addr); 4]> = SmallVec::new();
     for inst in &program.insts {
         match inst {
+            Inst::Load {
+                dst,
+                param,
+                dtype: DType::F32,
+                addr,
+            } if addr.col == 1 && addr.dynamic.is_none() && addr.tables.is_empty() && !addr.check => {
+                loads.push((*dst, *param, addr));
+            }
             Inst::Unary {
                 dst,
                 op,
                 dtype: DType::F32,
                 a,
             } if *a == at && !op.is_predicate() => {
-                found.push(*op);
+                found.push(Step::Function(*op));
+                at = *dst;
+            }
+            Inst::Binary {
+                dst,
+                op: op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul),
+                dtype: DType::F32,
+                a,
+                b,
+            } if (*a == at) != (*b == at) => {
+                let swapped = *b == at;
+                let other = if swapped { *a } else { *b };
+                let (_, param, addr) = *loads.iter().find(|(reg, ..)| *reg == other)?;
+                found.push(Step::Rows {
+                    op: *op,
+                    param,
+                    addr,
+                    swapped,
+                });
                 at = *dst;
             }
             _ => return None,
@@ -90,19 +129,25 @@ impl Epilogue for TileRun<'_> {
         if cols == 0 || rows == 0 {
             return;
         }
-        if let Some(functions) = &self.functions {
-            for op in functions {
-                // SAFETY: the tile's own elements.
-                unsafe { unary_rows(self.isa, *op, tile.as_mut_ptr(), [rows, cols, stride]) };
-            }
-            return;
-        }
         // SAFETY: the scratch has `tile_scratch` bytes and is this thread's own while the tile is.
         let (idx, dense) = unsafe {
             let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), space);
             (idx, scratch.add(head + self.program.scratch).cast::<f32>())
         };
         idx.copy_from_slice(&self.tiles.positions[at.batch * space..(at.batch + 1) * space]);
+        if let Some(steps) = &self.steps {
+            let dims = self.tiles.dims;
+            for (dim, start) in [(dims.row, at.rows.start), (dims.col, at.cols.start)] {
+                if let Some(dim) = dim {
+                    idx[dim] = start as i64;
+                }
+            }
+            for step in steps {
+                // SAFETY: the tile's own elements.
+                unsafe { self.step(step, idx, tile.as_mut_ptr(), [rows, cols, stride]) };
+            }
+            return;
+        }
         // A depthwise convolution's tile is as wide as the image has channels.
         let width = cols.min(TILE_LANES);
         for col in (0..cols).step_by(width) {
@@ -128,6 +173,36 @@ impl Epilogue for TileRun<'_> {
 }
 
 impl TileRun<'_> {
+    /// Applies a step to `rows` rows of `cols` elements from `first` on, `stride` apart.
+    ///
+    /// # Safety
+    /// Those elements are this thread's own, and `idx` is where the first is.
+    unsafe fn step(&self, step: &Step<'_>, idx: &[i64], first: *mut f32, [rows, cols, stride]: [usize; 3]) {
+        match step {
+            // SAFETY: as the caller promises.
+            Step::Function(op) => unsafe { unary_rows(self.isa, *op, first, [rows, cols, stride]) },
+            Step::Rows {
+                op,
+                param,
+                addr,
+                swapped,
+            } => {
+                let other = self.params[*param].cast::<f32>().cast_const();
+                for row in 0..rows {
+                    // SAFETY: as the caller promises; the operand was shown to be inside at every point.
+                    unsafe {
+                        let to = first.add(row * stride);
+                        let at = addr.form.at(idx) + addr.row * row as i64;
+                        let other = Input::Array(other.offset(at as isize));
+                        let own = Input::Array(to.cast_const());
+                        let (a, b) = if *swapped { (other, own) } else { (own, other) };
+                        binary_ptr(self.isa, *op, to.cast(), a, b, cols);
+                    }
+                }
+            }
+        }
+    }
+
     /// Runs the program on `rows` rows of `cols` elements from `first` on, `stride` apart.
     ///
     /// # Safety

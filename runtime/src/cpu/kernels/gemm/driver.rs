@@ -499,6 +499,11 @@ pub(crate) unsafe fn store(
     let col_stride = dest.col_stride;
     // SAFETY: the caller's contract: every element is inside C, every tile row inside the scratch.
     unsafe {
+        if let (Elem::F32, RowMap::Linear(1), 1..) = (dest.elem, dest.rows, col_stride) {
+            // Rows lie side by side: a transposed tile.
+            let to = c.cast::<f32>().offset(rows.start as isize + col as isize * col_stride);
+            return convert::transpose_tile(isa, to, col_stride as usize, tile, stride as isize, cols, rows.len());
+        }
         if dest.elem == Elem::F32 && col_stride != 1 {
             // Columns outermost: along NCHW's unit stride.
             for j in 0..cols {
