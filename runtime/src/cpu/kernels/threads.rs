@@ -1,12 +1,16 @@
 //! A small pool that spins before it sleeps: launches of about 10 µs cannot pay for a futex wake each.
 //!
 //! Workers spin for about [`SPIN_NANOS`] after a job, then sleep until the next. The caller is thread 0 and takes tasks
-//! too; it waits only for workers that have entered the job, so a worker that the system has not scheduled costs
+//! too. Each thread has a run of neighbouring tasks, and helps with the others' when it is through with its own. The
+//! caller waits only for workers that have entered the job, so a worker that the system has not scheduled costs
 //! nothing. A pool that is busy with another caller's job, or called from inside a task, runs the job inline.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,23 +38,42 @@ struct Shared {
 
 struct Job<'f> {
     run: &'f (dyn Fn(usize, usize) + Sync),
-    next: AtomicUsize,
+    /// Runs of tasks: one for each thread, or for some where there are many.
+    shares: [Share; MOST_SHARES],
+    count: usize,
     tasks: usize,
+    threads: usize,
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
+
+/// The most runs that tasks are cut into.
+const MOST_SHARES: usize = 16;
+
+/// How many tasks of a run were taken. Each has a cache line of its own.
+#[repr(align(64))]
+struct Share(AtomicUsize);
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Job<'_> {
+    /// Takes the tasks of a thread's own run, then what is left of the others: what a thread wrote in one loop it reads
+    /// in the next, out of a cache of its own.
     fn work(&self, thread: usize) {
-        loop {
-            let task = self.next.fetch_add(1, SeqCst);
-            if task >= self.tasks {
-                return;
+        let own = thread * self.count / self.threads;
+        for at in 0..self.count {
+            let share = (own + at) % self.count;
+            let first = self.tasks * share / self.count;
+            let size = self.tasks * (share + 1) / self.count - first;
+            let taken = &self.shares[share].0;
+            while taken.load(Relaxed) < size {
+                let task = taken.fetch_add(1, SeqCst);
+                if task >= size {
+                    break;
+                }
+                (self.run)(first + task, thread);
             }
-            (self.run)(task, thread);
         }
     }
 }
@@ -111,8 +134,10 @@ impl Pool {
         };
         let job = Job {
             run,
-            next: AtomicUsize::new(0),
+            shares: [const { Share(AtomicUsize::new(0)) }; MOST_SHARES],
+            count: self.threads().min(tasks).min(MOST_SHARES),
             tasks,
+            threads: self.threads(),
             panic: Mutex::new(None),
         };
         let shared = &*self.shared;
@@ -231,7 +256,7 @@ mod tests {
 
     #[test]
     fn every_task_runs_once() {
-        for threads in [0, 1, 2, 5] {
+        for threads in [0, 1, 2, 5, 21] {
             let pool = Pool::new(threads);
             for tasks in [0usize, 1, 2, 7, 1000] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -243,6 +268,21 @@ mod tests {
                 }
                 assert!(counts.iter().all(|c| c.load(SeqCst) == 50));
             }
+        }
+    }
+
+    #[test]
+    fn threads_begin_with_tasks_of_their_own() {
+        let pool = Pool::new(2);
+        let all = std::sync::Barrier::new(2);
+        for _ in 0..20 {
+            pool.parallel_for(8, &|task, thread| {
+                if task % 4 == 0 {
+                    // Nobody is through with its own before both have begun.
+                    all.wait();
+                    assert_eq!(task / 4, thread);
+                }
+            });
         }
     }
 
