@@ -59,7 +59,8 @@ fn only_tile(dims: TileDims, form: &Affine, extents: &[i64]) -> bool {
     coefs.all(|(d, c)| *c == 0 || extents[d] <= 1 || Some(d) == dims.row || Some(d) == dims.col)
 }
 
-/// Takes the epilogue apart, with a residual of one of some types; `None` when no store can be the product's own (then the product goes to a temporary).
+/// Takes the epilogue apart, with a residual of one of some types; `None` when no store can be the product's own (then
+/// the product goes to a temporary).
 ///
 /// # Errors
 /// As compiling a program.

@@ -52,6 +52,8 @@ mod testing_egraph;
 #[cfg(test)]
 mod testing_exact;
 #[cfg(test)]
+mod testing_folds;
+#[cfg(test)]
 mod testing_kernels;
 pub mod tuning;
 

@@ -14,12 +14,8 @@ use ir::graph::eval::scalar::int_range;
 use ir::op::{BinaryOp, Elementwise, Gather, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
 
-/// Constants of up to this many elements are fitted.
-const FIT_ELEMENTS: usize = 1 << 14;
-/// Constants of index tuples of up to this many numbers are fitted, component by component.
-const FIT_INDICES: usize = 1 << 24;
-/// The components of an index tuple that are told apart: more axes than tensors have.
-const MAX_TUPLE: usize = 16;
+use super::fit;
+
 /// Sizes that the model leaves open count as up to this when 64-bit positions are checked: what is larger than 2^63 for
 /// these has a number in it that makes it so, not a size.
 const OPEN_SIZE: i64 = 1 << 20;
@@ -161,7 +157,7 @@ impl KnownElements {
                 Some(affine(coefficients, Dim::from(0)))
             }
             Op::DimValue(d) => Some(affine(zeros(), d.clone())),
-            Op::Constant(_) => fit(graph, id.into()),
+            Op::Constant(_) => fact_of(graph, id.into()),
             Op::Elementwise(Elementwise::Cast(to)) => match (operand(0)?, *to) {
                 (Fact::Bool(b), DType::Bool) => Some(Fact::Bool(*b)),
                 (Fact::Bool(b), _) => Some(affine(zeros(), Dim::from(i64::from(*b)))),
@@ -425,9 +421,10 @@ impl KnownElements {
         }
         let width = graph.ty(indices).shape[last].as_const()?;
         let Some(a) = self.affine(indices) else {
-            return fit_parts(graph, indices);
+            let lines = fit::components(graph.as_constant(indices)?)?;
+            return Some(lines.into_iter().map(of_line).collect());
         };
-        if width > MAX_TUPLE as i64 {
+        if width > fit::MOST_COMPONENTS as i64 {
             return None;
         }
         (0..width)
@@ -551,68 +548,20 @@ pub fn moved_axes(from: &Shape, to: &Shape) -> Option<Vec<Option<usize>>> {
     targets.next().is_none().then_some(map)
 }
 
-/// Fits a small integer constant; uniform bools of any size.
-fn fit(graph: &Graph, value: Value) -> Option<Fact> {
-    let tensor = graph.as_constant(value)?;
-    let n = tensor.elements();
-    if n == 0 || n > FIT_ELEMENTS {
-        return None;
-    }
+/// A small constant of integers; uniform bools.
+fn fact_of(graph: &Graph, value: Value) -> Option<Fact> {
+    let tensor = graph.as_constant(value).filter(|tensor| fit::is_small(tensor))?;
     if tensor.dtype == DType::Bool {
         let first = tensor.bytes[0];
-        return tensor
-            .bytes
-            .iter()
-            .all(|b| *b == first)
-            .then_some(Fact::Bool(first != 0));
+        let uniform = tensor.bytes.iter().all(|b| *b == first);
+        return uniform.then_some(Fact::Bool(first != 0));
     }
-    fit_values(&tensor.shape, &tensor.to_i64()).map(Fact::Affine)
+    fit::whole(tensor).map(|line| Fact::Affine(of_line(line)))
 }
 
-/// Fits each component of a constant of index tuples, its last axis, by itself.
-fn fit_parts(graph: &Graph, indices: Value) -> Option<Vec<Affine>> {
-    let tensor = graph.as_constant(indices)?;
-    let (width, outer) = tensor.shape.split_last()?;
-    if !(1..=MAX_TUPLE).contains(width) || !(1..=FIT_INDICES).contains(&tensor.elements()) {
-        return None;
+fn of_line((steps, first): (Vec<i64>, i64)) -> Affine {
+    Affine {
+        coefficients: steps.into_iter().map(Dim::from).collect(),
+        constant: Dim::from(first),
     }
-    let values = tensor.to_i64();
-    let part = |i: usize| {
-        let component: Vec<i64> = values.iter().skip(i).step_by(*width).copied().collect();
-        let mut affine = fit_values(outer, &component)?;
-        affine.coefficients.push(Dim::from(0));
-        Some(affine)
-    };
-    (0..*width).map(part).collect()
-}
-
-/// The affine function that has these values, one or more, in row-major order.
-fn fit_values(shape: &[usize], values: &[i64]) -> Option<Affine> {
-    let mut strides = vec![1usize; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i];
-    }
-    let coefficients: Vec<i64> = shape
-        .iter()
-        .zip(&strides)
-        .map(|(size, stride)| {
-            if *size > 1 {
-                values[*stride].checked_sub(values[0])
-            } else {
-                Some(0)
-            }
-        })
-        .collect::<Option<_>>()?;
-    let fits = values.iter().enumerate().all(|(flat, v)| {
-        let mut expected = Some(values[0]);
-        for ((size, stride), c) in shape.iter().zip(&strides).zip(&coefficients) {
-            let step = c.checked_mul((flat / stride % size) as i64);
-            expected = expected.zip(step).and_then(|(e, s)| e.checked_add(s));
-        }
-        expected == Some(*v)
-    });
-    fits.then(|| Affine {
-        coefficients: coefficients.into_iter().map(Dim::from).collect(),
-        constant: Dim::from(values[0]),
-    })
 }

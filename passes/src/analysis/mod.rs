@@ -1,6 +1,7 @@
 //! Facts about graphs that several passes ask for.
 
 pub mod band;
+mod fit;
 pub mod index;
 pub mod steps;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! add (conv x, w3x3, b), (conv x, w1x1, c)      →  conv x, (w3x3 + pad w1x1), (b + c)
 //! add (conv x, w3x3, b), (batch_norm x, …)      →  conv x, (w3x3 + its scale at the centre), (b + its shift)
-//! add (conv x, w3x3, b), x                      →  conv x, (w3x3 + 1 at the centre), b         where each channel is a group
+//! add (conv x, w3x3, b), x                      →  conv x, (w3x3 + 1 at the centre), b   (a group a channel)
 //! ```
 //!
 //! Networks that are trained with parallel branches (RepVGG, MobileOne, RepGhost) are exported so.

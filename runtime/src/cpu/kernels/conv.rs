@@ -188,16 +188,25 @@ pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>) -> (usize, usize)
     let plan = plan(conv);
     let (segs, seg_len) = segments(s, &plan);
     let (pixels, og, entries) = (s.out_h * s.out_w, s.o / s.groups, s.n * s.groups);
-    let per_thread = match &conv.weights.weights {
+    let (per_thread, transformed) = match &conv.weights.weights {
         Weights::Panels(_) => {
-            gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row_bytes(s), threads, entries.max(1))
+            let work = gemm::Work {
+                isa,
+                batch: entries.max(1),
+                m: pixels,
+                n: og,
+                segs,
+                seg_len,
+                a_row_bytes: a_row_bytes(s),
+                threads,
+            };
+            (work.scratch_bytes(), 0)
         }
-        Weights::Apart(_) => depthwise::scratch_bytes(taps(s), s.o),
-        Weights::Winograd(_) => 4 * super::winograd::scratch_floats(isa, s.n, s.c, s.out_h, s.out_w).0,
-    };
-    let transformed = match &conv.weights.weights {
-        Weights::Winograd(_) => super::winograd::scratch_floats(isa, s.n, s.c, s.out_h, s.out_w).1,
-        _ => 0,
+        Weights::Apart(_) => (depthwise::scratch_bytes(taps(s), s.o), 0),
+        Weights::Winograd(_) => {
+            let (own, shared) = super::winograd::scratch_floats(isa, s.n, s.c, s.out_h, s.out_w);
+            (4 * own, shared)
+        }
     };
     (
         per_thread,
@@ -560,7 +569,7 @@ unsafe fn copy_image(ws: &Workspace, conv: &Conv<'_>, plan: &Plan, copy: SyncPtr
                 if from.c == 1 && from.w == c as isize {
                     convert::load_ptr(isa, to, line, elem, s.w * c);
                 } else if elem == Elem::F32 {
-                    interleave(to, line.cast(), from, s.w, c);
+                    convert::interleave(to, line.cast(), from, s.w, c);
                 } else {
                     for x in 0..s.w {
                         let pixel = line.offset(x as isize * from.w * size);
@@ -570,27 +579,4 @@ unsafe fn copy_image(ws: &Workspace, conv: &Conv<'_>, plan: &Plan, copy: SyncPtr
             }
         }
     });
-}
-
-/// One image row, `to[x * c + j] = from[x, j]`, in blocks that keep both sides in cache.
-unsafe fn interleave(to: *mut f32, from: *const f32, strides: ImageStrides, w: usize, c: usize) {
-    let mut c0 = 0;
-    while c0 < c {
-        let c1 = (c0 + 16).min(c);
-        let mut x0 = 0;
-        while x0 < w {
-            let x1 = (x0 + 64).min(w);
-            for j in c0..c1 {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    let plane = from.offset(j as isize * strides.c);
-                    for x in x0..x1 {
-                        to.add(x * c + j).write(*plane.offset(x as isize * strides.w));
-                    }
-                }
-            }
-            x0 = x1;
-        }
-        c0 = c1;
-    }
 }

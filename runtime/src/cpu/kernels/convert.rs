@@ -5,6 +5,7 @@
 )]
 
 use half::{bf16, f16};
+use ir::host::product::ImageStrides;
 
 use super::gemm::Elem;
 use super::isa::Isa;
@@ -166,6 +167,29 @@ unsafe fn store_half_rows_body<S: Simd, H: Half>(
 ) {
     for row in 0..rows {
         store_half_body::<S, H>(dst.offset(row as isize * dst_stride), src.add(row * src_stride), n);
+    }
+}
+
+/// One image row, `to[x * c + j] = from[x, j]`, in blocks that keep both sides in cache.
+///
+/// # Safety
+/// `to` is valid for `w * c` floats, `from` for those of a row.
+pub(crate) unsafe fn interleave(to: *mut f32, from: *const f32, strides: ImageStrides, w: usize, c: usize) {
+    let mut c0 = 0;
+    while c0 < c {
+        let c1 = (c0 + 16).min(c);
+        let mut x0 = 0;
+        while x0 < w {
+            let x1 = (x0 + 64).min(w);
+            for j in c0..c1 {
+                let plane = from.offset(j as isize * strides.c);
+                for x in x0..x1 {
+                    to.add(x * c + j).write(*plane.offset(x as isize * strides.w));
+                }
+            }
+            x0 = x1;
+        }
+        c0 = c1;
     }
 }
 

@@ -1,7 +1,9 @@
 //! Depthwise convolution along rows: a block of neighbouring outputs shares what its filters read.
 //!
 //! ```text
-//! for each row of taps: load its weights; for each column of the input: load it once, add it to all outputs it is a tap of
+//! for each row of taps:
+//!     load its weights
+//!     for each column of the input: load it once, add it to all outputs that it is a tap of
 //! ```
 //!
 //! Filters of 3, 5 or 7 columns, strides of 1 or 2: seven outputs read 9 columns for each row of a 3x3 filter, where

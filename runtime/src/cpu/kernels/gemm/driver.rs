@@ -154,39 +154,59 @@ impl Problem<'_> {
     }
 }
 
-/// How many ranges of rows and of panels one batch entry is split into.
-fn split(
-    isa: Isa,
-    m: usize,
-    n: usize,
-    segs: usize,
-    seg_len: usize,
-    a_row: usize,
-    threads: usize,
-    batch: usize,
-) -> (usize, usize) {
-    let mr = micro::tile_fns(isa).len();
-    let tiles = m.div_ceil(mr);
-    let panels = n.div_ceil(2 * isa.lanes());
-    let fma = m.saturating_mul(n).saturating_mul(segs * seg_len);
-    let wanted = if threads == 1 {
-        1
-    } else {
-        (threads * 4).div_ceil(batch).min(fma / TASK_FMA).max(1)
-    };
-    let memory = (m * a_row)
-        .div_ceil(A_BYTES)
-        .max((m * segs * 8).div_ceil(TABLE_BYTES))
-        .min(tiles.div_ceil(4))
-        .max(1);
-    let (rows, cols) = if n > m {
-        let cols = even(panels, wanted, threads);
-        (wanted.div_ceil(cols), cols)
-    } else {
-        let rows = even(tiles, wanted.max(memory), threads);
-        (rows, wanted.div_ceil(rows))
-    };
-    (rows.max(memory).min(tiles), cols.min(panels))
+/// What decides how a product is split into tasks.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    pub isa: Isa,
+    pub batch: usize,
+    pub m: usize,
+    pub n: usize,
+    pub segs: usize,
+    pub seg_len: usize,
+    /// Memory that one more row of A touches.
+    pub a_row_bytes: usize,
+    pub threads: usize,
+}
+
+impl Work {
+    /// How many ranges of rows and of panels one batch entry is split into.
+    fn split(&self) -> (usize, usize) {
+        let (m, n, threads) = (self.m, self.n, self.threads);
+        let tiles = m.div_ceil(micro::tile_fns(self.isa).len());
+        let panels = n.div_ceil(2 * self.isa.lanes());
+        let fma = m.saturating_mul(n).saturating_mul(self.segs * self.seg_len);
+        let wanted = if threads == 1 {
+            1
+        } else {
+            (threads * 4).div_ceil(self.batch).min(fma / TASK_FMA).max(1)
+        };
+        let memory = (m * self.a_row_bytes)
+            .div_ceil(A_BYTES)
+            .max((m * self.segs * 8).div_ceil(TABLE_BYTES))
+            .min(tiles.div_ceil(4))
+            .max(1);
+        let (rows, cols) = if n > m {
+            let cols = even(panels, wanted, threads);
+            (wanted.div_ceil(cols), cols)
+        } else {
+            let rows = even(tiles, wanted.max(memory), threads);
+            (rows, wanted.div_ceil(rows))
+        };
+        (rows.max(memory).min(tiles), cols.min(panels))
+    }
+
+    /// The most rows that a task has.
+    pub(crate) fn task_rows(&self) -> usize {
+        let (chunks, _) = self.split();
+        let mr = micro::tile_fns(self.isa).len();
+        // A chunk's rows differ by at most one tile from the mean.
+        (self.m.div_ceil(mr).div_ceil(chunks.max(1)) + 1) * mr
+    }
+
+    /// Scratch one thread needs: a group of tiles, a tile of the residual, then the table of row pointers.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        scratch_of_rows(self.isa, self.task_rows(), self.segs)
+    }
 }
 
 /// About `wanted` parts of `units` that `threads` threads finish at the same time.
@@ -208,39 +228,7 @@ fn group_rows(isa: Isa) -> usize {
     EPILOGUE_VALUES.div_ceil(2 * isa.lanes()).next_multiple_of(mr)
 }
 
-/// Scratch one thread needs: a group of tiles, a tile of the residual, then the table of row pointers.
-pub(crate) fn scratch_bytes(
-    isa: Isa,
-    m: usize,
-    n: usize,
-    segs: usize,
-    seg_len: usize,
-    a_row: usize,
-    threads: usize,
-    batch: usize,
-) -> usize {
-    let rows = task_rows(isa, m, n, segs, seg_len, a_row, threads, batch);
-    scratch_of_rows(isa, rows, segs)
-}
-
-/// The most rows that a task has.
-pub(crate) fn task_rows(
-    isa: Isa,
-    m: usize,
-    n: usize,
-    segs: usize,
-    seg_len: usize,
-    a_row: usize,
-    threads: usize,
-    batch: usize,
-) -> usize {
-    let (chunks, _) = split(isa, m, n, segs, seg_len, a_row, threads, batch);
-    let tiles = m.div_ceil(micro::tile_fns(isa).len());
-    // A chunk's rows differ by at most one tile from the mean.
-    (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len()
-}
-
-/// As [`scratch_bytes`], of up to so many rows however they are split.
+/// As [`Work::scratch_bytes`], of up to so many rows however they are split.
 pub(crate) fn scratch_of_rows(isa: Isa, rows: usize, segs: usize) -> usize {
     (group_rows(isa) + micro::tile_fns(isa).len()) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
@@ -253,12 +241,22 @@ pub(crate) fn expanded_rows(k: usize, dest: &Dest, in_place: bool) -> usize {
     }
 }
 
-/// Runs the product. The workspace must have [`scratch_bytes`] reserved.
+/// Runs the product. The workspace must have [`Work::scratch_bytes`] reserved.
 ///
 /// # Safety
 /// Pointers that `fill` and `place` give are valid for what the shape reaches.
 pub(crate) unsafe fn run(ws: &Workspace, p: &Problem<'_>) {
-    let (row_chunks, col_chunks) = split(p.isa, p.m, p.n, p.segs, p.seg_len, p.a_row_bytes, ws.threads(), p.batch);
+    let work = Work {
+        isa: p.isa,
+        batch: p.batch,
+        m: p.m,
+        n: p.n,
+        segs: p.segs,
+        seg_len: p.seg_len,
+        a_row_bytes: p.a_row_bytes,
+        threads: ws.threads(),
+    };
+    let (row_chunks, col_chunks) = work.split();
     let panels = p.n.div_ceil(2 * p.isa.lanes());
     let tiles = p.m.div_ceil(micro::tile_fns(p.isa).len());
     let per_entry = row_chunks * col_chunks;
@@ -292,7 +290,7 @@ impl Task {
         let row = |tile: usize| p.m * tile / tiles;
         let (first, end) = (row(self.tiles.start), row(self.tiles.end));
         let buffer = self.scratch.cast::<f32>();
-        // SAFETY: `scratch_bytes` has room for all parts.
+        // SAFETY: `Work::scratch_bytes` has room for all parts.
         let (added, table) = unsafe {
             let added = buffer.add(group * 2 * lanes);
             (added, added.add(fns.len() * 2 * lanes).cast::<*const f32>())

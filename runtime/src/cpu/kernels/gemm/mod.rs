@@ -15,7 +15,7 @@ mod quantised;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv_scratch_bytes, store};
+pub(crate) use driver::{Dest, Place, Problem, RowMap, Work, run, store};
 pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
@@ -362,9 +362,19 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
         apart: g.epilogue.is_some_and(Epilogue::reads_replaced),
     };
     let in_place = g.builtin.reads(g.c.ptr);
+    let work = Work {
+        isa,
+        batch: g.batch,
+        m,
+        n,
+        segs: 1,
+        seg_len: k,
+        a_row_bytes: k * 4,
+        threads: ws.threads(),
+    };
     let mut per_thread = match matrices {
         Some(matrices) => driver::scratch_of_rows(isa, matrices.len(), 1),
-        None => driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch),
+        None => work.scratch_bytes(),
     };
     let halves = |elem, columns| {
         StoredB::Halves(Halves {
@@ -389,7 +399,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
     });
     let converted = converts.then(|| {
         let at = per_thread.next_multiple_of(64);
-        per_thread = at + driver::task_rows(isa, m, n, 1, k, k * 4, ws.threads(), g.batch) * k * 4;
+        per_thread = at + work.task_rows() * k * 4;
         (g.a.elem, at)
     });
     let sums = b_base + b_floats.next_multiple_of(16);
@@ -538,8 +548,15 @@ pub fn gemm_scratch(
         0
     };
     let b = if b_packed { 0 } else { batch * packed_len(isa, k, n) };
-    (
-        driver::scratch_bytes(isa, m, n, 1, k, k * 4, threads, batch),
-        (a + b) * 4,
-    )
+    let work = Work {
+        isa,
+        batch,
+        m,
+        n,
+        segs: 1,
+        seg_len: k,
+        a_row_bytes: k * 4,
+        threads,
+    };
+    (work.scratch_bytes(), (a + b) * 4)
 }
