@@ -6,6 +6,8 @@
 //! add (conv x, w3x3, b), x                      →  conv x, (w3x3 + 1 at the centre), b   (a group a channel)
 //! ```
 //!
+//! Of an infinite element, branches of other signs make NaN, and the one convolution an infinity.
+//!
 //! Networks that are trained with parallel branches (RepVGG, MobileOne, RepGhost) are exported so.
 //! Source: Ding et al., "RepVGG: Making VGG-style ConvNets Great Again", CVPR 2021, section 3.3.
 

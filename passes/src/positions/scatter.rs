@@ -7,7 +7,7 @@
 //! ```
 
 use ir::op::{BinaryOp, ReduceOp, Scatter, View};
-use ir::{Dim, NodeId, Op, Shape, Value};
+use ir::{DType, Dim, NodeId, Op, Shape, Value};
 
 use crate::analysis::index::{Affine, KnownElements, stays_inside};
 use crate::error::PassFault;
@@ -79,7 +79,9 @@ pub fn scatter(b: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result
     let block: Shape = ranges.iter().map(|range| range.size.clone()).collect();
     update = reshape(b, update, block.clone())?;
     if let Some(reduce) = reduce {
-        let Some(op) = pairwise(reduce) else { return Ok(None) };
+        let Some(op) = pairwise(reduce).filter(|_| adds_up(b.ty(x).dtype)) else {
+            return Ok(None);
+        };
         let view = View::Slice {
             starts: ranges.iter().map(|range| range.start.clone()).collect(),
             steps: ranges.iter().map(|range| range.step).collect(),
@@ -129,6 +131,14 @@ fn is_small(ranges: &[Range], data: &Shape) -> bool {
         (Some(block), Some(all)) => block.saturating_mul(PART) < all,
         _ => false,
     }
+}
+
+/// Says whether elementwise ops take numbers of a type.
+fn adds_up(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::I64 | DType::I32
+    )
 }
 
 /// What a reduction makes of what was there and one more.
