@@ -199,6 +199,7 @@ pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>) -> (usize, usize)
                 seg_len,
                 a_row_bytes: a_row_bytes(s),
                 threads,
+                all_entries: all_groups(s),
             };
             (work.scratch_bytes(), 0)
         }
@@ -223,6 +224,11 @@ fn zero_floats(s: &ConvShape) -> usize {
 fn segments(s: &ConvShape, plan: &Plan) -> (usize, usize) {
     let cg = s.c / s.groups;
     if plan.padded { (s.kh, s.kw * cg) } else { (taps(s), cg) }
+}
+
+/// Says whether a task has its pixels of all groups, as those of the one image there is lie side by side.
+fn all_groups(s: &ConvShape) -> bool {
+    s.n == 1 && s.groups > 1
 }
 
 /// About what one more output pixel touches of the image.
@@ -420,6 +426,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         stored: None,
         isa,
         batch: s.n * groups,
+        all_entries: all_groups(&s),
         m: pixels,
         n: og,
         segs,

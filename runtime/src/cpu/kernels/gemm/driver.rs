@@ -83,6 +83,8 @@ pub(crate) struct Place {
 pub(crate) struct Problem<'a> {
     pub isa: Isa,
     pub batch: usize,
+    /// A task has its rows of all entries, which read neighbours in memory: the groups of a convolution.
+    pub all_entries: bool,
     pub m: usize,
     pub n: usize,
     pub segs: usize,
@@ -166,6 +168,8 @@ pub(crate) struct Work {
     /// Memory that one more row of A touches.
     pub a_row_bytes: usize,
     pub threads: usize,
+    /// As [`Problem::all_entries`].
+    pub all_entries: bool,
 }
 
 impl Work {
@@ -175,22 +179,24 @@ impl Work {
         let tiles = m.div_ceil(micro::tile_fns(self.isa).len());
         let panels = n.div_ceil(2 * self.isa.lanes());
         let fma = m.saturating_mul(n).saturating_mul(self.segs * self.seg_len);
+        let batch = if self.all_entries { 1 } else { self.batch };
+        let fma = fma.saturating_mul(self.batch / batch.max(1));
         let wanted = if threads == 1 {
             1
         } else {
-            (threads * 4).div_ceil(self.batch).min(fma / TASK_FMA).max(1)
+            (threads * 4).div_ceil(batch).min(fma / TASK_FMA).max(1)
         };
         let memory = (m * self.a_row_bytes)
             .div_ceil(A_BYTES)
             .max((m * self.segs * 8).div_ceil(TABLE_BYTES))
             .min(tiles.div_ceil(4))
             .max(1);
-        let (rows, cols) = if n > m {
+        let (rows, cols) = if n > m && !self.all_entries {
             let cols = even(panels, wanted, threads);
             (wanted.div_ceil(cols), cols)
         } else {
             let rows = even(tiles, wanted.max(memory), threads);
-            (rows, wanted.div_ceil(rows))
+            (rows, if self.all_entries { 1 } else { wanted.div_ceil(rows) })
         };
         (rows.max(memory).min(tiles), cols.min(panels))
     }
@@ -255,10 +261,25 @@ pub(crate) unsafe fn run(ws: &Workspace, p: &Problem<'_>) {
         seg_len: p.seg_len,
         a_row_bytes: p.a_row_bytes,
         threads: ws.threads(),
+        all_entries: p.all_entries,
     };
     let (row_chunks, col_chunks) = work.split();
     let panels = p.n.div_ceil(2 * p.isa.lanes());
     let tiles = p.m.div_ceil(micro::tile_fns(p.isa).len());
+    if p.all_entries {
+        return ws.parallel_for(row_chunks, &|r, thread, scratch| {
+            for entry in 0..p.batch {
+                let task = Task {
+                    tiles: tiles * r / row_chunks..tiles * (r + 1) / row_chunks,
+                    panels: 0..panels,
+                    thread,
+                    scratch,
+                };
+                // SAFETY: as below.
+                unsafe { task.run(p, &(p.place)(entry), entry, tiles) }
+            }
+        });
+    }
     let per_entry = row_chunks * col_chunks;
     ws.parallel_for(p.batch * per_entry, &|task, thread, scratch| {
         let (entry, rest) = (task / per_entry, task % per_entry);

@@ -371,6 +371,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
         seg_len: k,
         a_row_bytes: k * 4,
         threads: ws.threads(),
+        all_entries: false,
     };
     let mut per_thread = match matrices {
         Some(matrices) => driver::scratch_of_rows(isa, matrices.len(), 1),
@@ -502,6 +503,7 @@ unsafe fn multiply(ws: &mut Workspace, g: &Gemm<'_>, matrices: Option<&[usize]>)
     let problem = Problem {
         isa,
         batch: g.batch,
+        all_entries: false,
         m,
         n,
         segs: 1,
@@ -557,6 +559,7 @@ pub fn gemm_scratch(
         seg_len: k,
         a_row_bytes: k * 4,
         threads,
+        all_entries: false,
     };
     (work.scratch_bytes(), (a + b) * 4)
 }
