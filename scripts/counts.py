@@ -25,7 +25,7 @@ LIMITS = {
     "many parameters": (22, "functions of 8 parameters or more"),
     "long files": (56, "Rust files of more than 600 lines"),
     "long lines": (26, f"lines of more than {COLUMNS} columns in Rust, but for text tables and string literals"),
-    "middle lines": (79261, "lines of code (no comments) of ir, passes, codegen-* and runtime/src/cpu"),
+    "middle lines": (79246, "lines of code (no comments) of ir, passes, codegen-* and runtime/src/cpu"),
 }
 
 # Where an element lies is worked out in each of these: a pattern, and the file where it is defined.

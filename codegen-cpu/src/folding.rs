@@ -21,7 +21,7 @@ use ir::types::DType;
 
 use crate::affine::{Space, collapse};
 use crate::hoist::replaced;
-use crate::loops;
+use crate::places;
 use crate::rewrite::Rewritten;
 
 /// So many channels are worth a kernel of vectors.
@@ -91,15 +91,7 @@ pub(crate) fn lower(
             *value = replaced(rewritten, *value, &mut instead);
         }
     }
-    let hoisted = crate::places::hoist(rewritten, parallel, &rest, cx, pieces)?;
-    let rest = hoisted.as_deref().unwrap_or(&rest);
-    pieces.extend(loops::pieces(
-        &rewritten.kernel,
-        parallel,
-        rest,
-        cx.bindings,
-        cx.aliased,
-    )?);
+    places::lower(rewritten, parallel, &rest, cx, pieces)?;
     Ok(true)
 }
 
@@ -162,7 +154,6 @@ impl Image {
     }
 
     fn pool(&self, kind: PoolKind, src: usize, dst: usize) -> Pool {
-        let [n, h, w, c] = self.sizes.map(|size| size as usize);
         let strides = |[n, h, w, c]: [i64; 4]| ImageStrides {
             n: n as isize,
             h: h as isize,
@@ -173,19 +164,7 @@ impl Image {
         Pool {
             bytes: false,
             kind,
-            shape: PoolShape {
-                n,
-                h,
-                w,
-                c,
-                kh: h,
-                kw: w,
-                stride: [1, 1],
-                pad: [0; 4],
-                dilation: [1, 1],
-                out_h: 1,
-                out_w: 1,
-            },
+            shape: PoolShape::whole(self.sizes.map(|size| size as usize)),
             src,
             src_base: self.base,
             src_strides: strides(self.steps),

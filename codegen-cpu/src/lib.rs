@@ -84,10 +84,7 @@ impl Lowering for CpuLowering {
                         return Ok(lowered(rewritten, pieces, raw));
                     }
                     None => {
-                        let hoisted = places::hoist(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?;
-                        let stmts = hoisted.as_deref().unwrap_or(&loops.stmts);
-                        let (kernel, parallel) = (&rewritten.kernel, &loops.parallel);
-                        pieces.extend(loops::pieces(kernel, parallel, stmts, cx.bindings, cx.aliased)?);
+                        places::lower(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?;
                     }
                 }
             }

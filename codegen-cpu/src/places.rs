@@ -31,12 +31,30 @@ const SHARED_BY: i64 = 8;
 /// The most temporaries of one kernel.
 const MOST: usize = 32;
 
+/// Adds the pieces of loops whose terms of that kind are computed before them.
+///
+/// # Errors
+/// As for kernels of loops.
+pub(crate) fn lower(
+    rewritten: &mut Rewritten,
+    parallel: &[AxisId],
+    stmts: &[Stmt],
+    cx: &Setting<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), LowerError> {
+    let hoisted = hoist(rewritten, parallel, stmts, cx, pieces)?;
+    let stmts = hoisted.as_deref().unwrap_or(stmts);
+    let kernel = &rewritten.kernel;
+    pieces.extend(loops::pieces(kernel, parallel, stmts, cx.bindings, cx.aliased)?);
+    Ok(())
+}
+
 /// Fills temporaries with such terms, by `pieces`, and returns the statements that load from there; `None` where there
 /// is none.
 ///
 /// # Errors
 /// As for kernels of loops.
-pub(crate) fn hoist(
+fn hoist(
     rewritten: &mut Rewritten,
     parallel: &[AxisId],
     stmts: &[Stmt],

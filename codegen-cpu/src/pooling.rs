@@ -125,15 +125,7 @@ pub(crate) fn lower(
     if let Some(stmts) = behind {
         let parallel = &body.loops.parallel;
         rewritten.kernel.params[target.param].access = Access::Read;
-        let hoisted = places::hoist(rewritten, parallel, &stmts, cx, pieces)?;
-        let stmts = hoisted.as_deref().unwrap_or(&stmts);
-        pieces.extend(loops::pieces(
-            &rewritten.kernel,
-            parallel,
-            stmts,
-            cx.bindings,
-            cx.aliased,
-        )?);
+        places::lower(rewritten, parallel, &stmts, cx, pieces)?;
     }
     Ok(true)
 }

@@ -101,6 +101,12 @@ fn positions_fold() {
         ),
         (
             "scatter_by_position",
+            // One of two neighbours: the last, of one at least, is cut short.
+            "symbol s: 1..3 hint 2\nx = input \"x\" : f32[5]\nu = input \"u\" : f32[s]\ntwo = constant [2] : i64[]\ni0 = iota {axis=0} : i64[s, 1]\ni = mul i0, two\ny = scatter_nd x, i, u\nreturn y as \"y\"",
+            "symbol s: 0..3 hint 2\nx = input \"x\" : f32[5]\nu = input \"u\" : f32[s]\ntwo = constant [2] : i64[]\ni0 = iota {axis=0} : i64[s, 1]\ni = mul i0, two\ny = scatter_nd x, i, u\nreturn y as \"y\"",
+        ),
+        (
+            "scatter_by_position",
             // Counted from the end, two a group of which the last is cut short, in the other order of axes.
             "x = input \"x\" : f32[5, 6]\nu = input \"u\" : f32[5, 3]\nu1 = transpose u {perm=[1, 0]}\ni = iota {axis=1} : i64[3, 5, 1]\nj0 = iota {axis=0} : i64[3, 5, 1]\ntwo = constant [2] : i64[]\nfive = constant [5] : i64[]\nj1 = mul j0, two\nj = sub j1, five\nij = concat i, j {axis=2}\ny = scatter_nd x, ij, u1\nreturn y as \"y\"",
             "x = input \"x\" : f32[5, 6]\nu = input \"u\" : f32[5]\ni = iota {axis=0} : i64[5, 1]\nij = concat i, i {axis=1}\ny = scatter_nd x, ij, u\nreturn y as \"y\"",

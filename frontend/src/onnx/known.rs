@@ -431,15 +431,7 @@ impl Known {
 
     /// Folds axes (sorted).
     pub fn reduce(&self, op: ReduceOp, axes: &[usize], keep: bool, sizes: &Sizes) -> Option<Known> {
-        let op = match op {
-            ReduceOp::Sum => BinaryOp::Add,
-            ReduceOp::Prod => BinaryOp::Mul,
-            ReduceOp::Max => BinaryOp::Max,
-            ReduceOp::Min => BinaryOp::Min,
-            ReduceOp::All => BinaryOp::And,
-            ReduceOp::Any => BinaryOp::Or,
-            ReduceOp::Mean | ReduceOp::ArgMax | ReduceOp::ArgMin => return None,
-        };
+        let op = op.pairwise()?;
         let kept: Vec<usize> = (0..self.shape.len())
             .map(|a| if axes.contains(&a) { 1 } else { self.shape[a] })
             .collect();

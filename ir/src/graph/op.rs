@@ -121,6 +121,21 @@ names! {
     }
 }
 
+impl ReduceOp {
+    /// Returns the op that makes the fold of two elements; none where the fold is more than elements one after another.
+    pub const fn pairwise(self) -> Option<BinaryOp> {
+        Some(match self {
+            ReduceOp::Sum => BinaryOp::Add,
+            ReduceOp::Prod => BinaryOp::Mul,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Min => BinaryOp::Min,
+            ReduceOp::All => BinaryOp::And,
+            ReduceOp::Any => BinaryOp::Or,
+            ReduceOp::Mean | ReduceOp::ArgMax | ReduceOp::ArgMin => return None,
+        })
+    }
+}
+
 /// Members of the view family: index maps.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum View {

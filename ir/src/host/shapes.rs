@@ -79,6 +79,25 @@ pub struct PoolShape {
     pub out_w: usize,
 }
 
+impl PoolShape {
+    /// The window that is the whole of each of `n` images.
+    pub const fn whole([n, h, w, c]: [usize; 4]) -> PoolShape {
+        PoolShape {
+            n,
+            h,
+            w,
+            c,
+            kh: h,
+            kw: w,
+            stride: [1, 1],
+            pad: [0; 4],
+            dilation: [1, 1],
+            out_h: 1,
+            out_w: 1,
+        }
+    }
+}
+
 /// A strided copy: concatenations, slices and transposes that are one load and one store.
 #[derive(Clone, Debug)]
 pub struct Copy {

@@ -6,7 +6,7 @@
 //! concat(x[:1], concat(x[1:, :1], u))
 //! ```
 
-use ir::op::{BinaryOp, ReduceOp, Scatter, View};
+use ir::op::{BinaryOp, Scatter, View};
 use ir::{DType, Dim, NodeId, Op, Shape, Value};
 
 use crate::analysis::index::{Affine, KnownElements, stays_inside};
@@ -52,7 +52,9 @@ pub fn scatter(b: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result
         let Some(range) = range(&part, news, &mut perm) else {
             return Ok(None);
         };
-        if !stays_inside(&part, news, size, graph.symbols()) {
+        // The last of a group that is cut short lies by itself, so there must be one.
+        let groups = range.step == 1 || range.size.at_least(1, graph.symbols());
+        if !groups || !stays_inside(&part, news, size, graph.symbols()) {
             return Ok(None);
         }
         ranges.push(range);
@@ -79,7 +81,7 @@ pub fn scatter(b: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result
     let block: Shape = ranges.iter().map(|range| range.size.clone()).collect();
     update = reshape(b, update, block.clone())?;
     if let Some(reduce) = reduce {
-        let Some(op) = pairwise(reduce).filter(|_| adds_up(b.ty(x).dtype)) else {
+        let Some(op) = reduce.pairwise().filter(|op| adds_up(*op, b.ty(x).dtype)) else {
             return Ok(None);
         };
         let view = View::Slice {
@@ -133,23 +135,14 @@ fn is_small(ranges: &[Range], data: &Shape) -> bool {
     }
 }
 
-/// Says whether elementwise ops take numbers of a type.
-fn adds_up(dtype: DType) -> bool {
-    matches!(
-        dtype,
-        DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::I64 | DType::I32
-    )
-}
-
-/// What a reduction makes of what was there and one more.
-fn pairwise(reduce: ReduceOp) -> Option<BinaryOp> {
-    match reduce {
-        ReduceOp::Sum => Some(BinaryOp::Add),
-        ReduceOp::Prod => Some(BinaryOp::Mul),
-        ReduceOp::Max => Some(BinaryOp::Max),
-        ReduceOp::Min => Some(BinaryOp::Min),
-        _ => None,
-    }
+/// Says whether an op is one of numbers, and elementwise ops take those of a type.
+fn adds_up(op: BinaryOp, dtype: DType) -> bool {
+    let numbers = matches!(op, BinaryOp::Add | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min);
+    numbers
+        && matches!(
+            dtype,
+            DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::I64 | DType::I32
+        )
 }
 
 /// `x` with `update` at the positions of all axes' `ranges`.

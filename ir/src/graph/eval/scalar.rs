@@ -99,16 +99,11 @@ pub fn identity(op: ReduceOp, dtype: DType) -> Scalar {
 
 /// Combines two elements of a fold. `Mean` sums; `ArgMax` and `ArgMin` compare by [`before`] instead and give `a` here.
 pub fn combine(op: ReduceOp, dtype: DType, a: Scalar, b: Scalar) -> Scalar {
-    let op = match op {
-        ReduceOp::Sum | ReduceOp::Mean => BinaryOp::Add,
-        ReduceOp::Prod => BinaryOp::Mul,
-        ReduceOp::Max => BinaryOp::Max,
-        ReduceOp::Min => BinaryOp::Min,
-        ReduceOp::All => BinaryOp::And,
-        ReduceOp::Any => BinaryOp::Or,
-        ReduceOp::ArgMax | ReduceOp::ArgMin => return a,
-    };
-    binary(op, dtype, a, b)
+    match (op, op.pairwise()) {
+        (_, Some(op)) => binary(op, dtype, a, b),
+        (ReduceOp::Mean, None) => binary(BinaryOp::Add, dtype, a, b),
+        (_, None) => a,
+    }
 }
 
 /// Says whether `a` comes strictly before `b` in a sort, the largest first or the smallest first. NaN is the largest,

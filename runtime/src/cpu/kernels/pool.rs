@@ -235,19 +235,7 @@ pub unsafe fn global_average(
     src_strides: ImageStrides,
     [n, h, w, c]: [usize; 4],
 ) {
-    let shape = PoolShape {
-        n,
-        h,
-        w,
-        c,
-        kh: h,
-        kw: w,
-        stride: [1, 1],
-        pad: [0; 4],
-        dilation: [1, 1],
-        out_h: 1,
-        out_w: 1,
-    };
+    let shape = PoolShape::whole([n, h, w, c]);
     let dst_strides = ImageStrides {
         n: c as isize,
         h: c as isize,

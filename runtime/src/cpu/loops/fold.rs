@@ -9,14 +9,11 @@ use crate::cpu::block::{Class, ops};
 use crate::cpu::env::Env;
 
 pub(crate) fn binary_of(op: ReduceOp) -> BinaryOp {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => BinaryOp::Add,
-        ReduceOp::Prod => BinaryOp::Mul,
-        ReduceOp::Max | ReduceOp::ArgMax => BinaryOp::Max,
-        ReduceOp::Min | ReduceOp::ArgMin => BinaryOp::Min,
-        ReduceOp::All => BinaryOp::And,
-        ReduceOp::Any => BinaryOp::Or,
-    }
+    op.pairwise().unwrap_or(match op {
+        ReduceOp::ArgMax => BinaryOp::Max,
+        ReduceOp::ArgMin => BinaryOp::Min,
+        _ => BinaryOp::Add,
+    })
 }
 
 pub(crate) fn combine(env: &Env<'_>, op: ReduceOp, dtype: DType, a: u64, b: u64) -> u64 {

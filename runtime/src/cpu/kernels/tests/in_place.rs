@@ -147,6 +147,23 @@ fn of_a_row_that_is_a_bias() {
     }
 }
 
+/// A convolution of dense images with channels last, and nothing behind it.
+fn plain<'a>(shape: ConvShape, x: &[f32], weights: &'a PackedConv, y: &mut [f32]) -> Conv<'a> {
+    Conv {
+        shape,
+        input: x.as_ptr().cast(),
+        input_elem: Elem::F32,
+        input_strides: ImageStrides::nhwc(shape.h, shape.w, shape.c),
+        weights,
+        output: y.as_mut_ptr().cast(),
+        output_elem: Elem::F32,
+        output_strides: ImageStrides::nhwc(shape.out_h, shape.out_w, shape.o),
+        output_group: None,
+        builtin: Builtin::default(),
+        epilogue: None,
+    }
+}
+
 #[test]
 fn of_convolutions() {
     let mut rng = Rng(12);
@@ -183,15 +200,6 @@ fn of_convolutions() {
                     };
                     let from = if in_place { y.as_ptr() } else { residual.as_ptr() };
                     let conv = Conv {
-                        shape,
-                        input: x.as_ptr().cast(),
-                        input_elem: Elem::F32,
-                        input_strides: ImageStrides::nhwc(h, w, c),
-                        weights,
-                        output: y.as_mut_ptr().cast(),
-                        output_elem: Elem::F32,
-                        output_strides: ImageStrides::nhwc(h, w, o),
-                        output_group: None,
                         builtin: Builtin {
                             residual: Some(Residual {
                                 ptr: from.cast(),
@@ -201,7 +209,7 @@ fn of_convolutions() {
                             }),
                             ..Builtin::default()
                         },
-                        epilogue: None,
+                        ..plain(shape, &x, weights, &mut y)
                     };
                     // SAFETY: the operands are vectors of these sizes.
                     unsafe { conv2d(&mut ws, &conv) };
@@ -268,25 +276,16 @@ fn of_what_an_epilogue_reads() {
                         row: o,
                     };
                     let conv = Conv {
-                        shape,
-                        input: x.as_ptr().cast(),
-                        input_elem: Elem::F32,
-                        input_strides: ImageStrides::nhwc(h, w, c),
-                        weights,
-                        output: y.as_mut_ptr().cast(),
-                        output_elem: Elem::F32,
-                        output_strides: ImageStrides::nhwc(h, w, o),
-                        output_group: None,
-                        builtin: Builtin::default(),
                         epilogue: gated.then_some(&gate as &dyn Epilogue),
+                        ..plain(shape, &x, weights, y)
                     };
                     // SAFETY: the operands are vectors of these sizes.
                     unsafe { conv2d(ws, &conv) };
                 };
-                let (mut plain, mut gated) = (vec![f32::NAN; before.len()], before.clone());
-                run(&mut ws, &mut plain, false);
+                let (mut alone, mut gated) = (vec![f32::NAN; before.len()], before.clone());
+                run(&mut ws, &mut alone, false);
                 run(&mut ws, &mut gated, true);
-                let want = plain.iter().zip(&before).map(|(a, b)| a * b).collect();
+                let want = alone.iter().zip(&before).map(|(a, b)| a * b).collect();
                 assert_same(&[want, gated], c / groups * kernel * kernel, &(ws.isa(), c, o, kernel));
             }
         }
